@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use distlock::backend::sync::{Mutex, MutexGuard};
+use distlock::backend::sync::Mutex;
 
 /// The most bytes that wait to be written: room for thousands of lines.
 const MAX_QUEUED_BYTES: usize = 1 << 20;
@@ -135,7 +135,7 @@ impl LineQueue {
     }
 
     fn queue_or_drop(&self, lines: &str) {
-        let mut state = self.lock_state();
+        let mut state = self.state.lock();
         if state.waiting.len() + lines.len() > MAX_QUEUED_BYTES || state.left_out > 0 {
             state.left_out += lines.lines().count();
         } else {
@@ -145,7 +145,7 @@ impl LineQueue {
     }
 
     fn queue_always(&self, lines: &str) {
-        let mut state = self.lock_state();
+        let mut state = self.state.lock();
         state.queue_left_out_count();
         state.waiting += lines;
         self.changed.notify_all();
@@ -153,7 +153,7 @@ impl LineQueue {
 
     /// Waits for lines and takes all of them.
     fn take_queued(&self) -> String {
-        let state = self.lock_state();
+        let state = self.state.lock();
         let mut state = self
             .changed
             .wait_while(state, |state| !state.has_more())
@@ -165,14 +165,14 @@ impl LineQueue {
 
     /// Records that the writer has written all lines that it took.
     fn finish_write(&self) {
-        let mut state = self.lock_state();
+        let mut state = self.state.lock();
         state.writing = false;
         state.stalled = false;
         self.changed.notify_all();
     }
 
     fn catch_up(&self, at_most: Duration) {
-        if !self.lock_state().stalled {
+        if !self.state.lock().stalled {
             self.wait_until_written(at_most);
         }
     }
@@ -181,17 +181,12 @@ impl LineQueue {
     /// stalled, and [`catch_up`](Self::catch_up) returns at once. The next finished write ends the
     /// stall.
     fn wait_until_written(&self, at_most: Duration) {
-        let state = self.lock_state();
+        let state = self.state.lock();
         let (mut state, waited) = self
             .changed
             .wait_timeout_while(state, at_most, |state| state.writing || state.has_more())
             .unwrap_or_else(PoisonError::into_inner);
         state.stalled = waited.timed_out();
-    }
-
-    /// Locks the state of the queue.
-    fn lock_state(&self) -> MutexGuard<'_, Queue> {
-        self.state.lock()
     }
 }
 
@@ -253,7 +248,7 @@ mod tests {
         // The writer has taken one line. Three long lines fit into the queue, and the others do
         // not.
         lines.queue_or_drop("first\n");
-        while !lines.lock_state().writing {
+        while !lines.state.lock().writing {
             thread::yield_now();
         }
         for _ in 0..5 {

@@ -9,10 +9,7 @@ use async_trait::async_trait;
 use distlock_backend_kit::{
     CredentialProvider, Credentials, FileReads, Target, WrittenCredentials,
 };
-use distlock_core::{
-    Error, ErrorKind, Result, path_excerpt,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{Error, ErrorKind, Result, path_excerpt, sync::Mutex};
 
 use super::Config;
 
@@ -52,7 +49,7 @@ impl FileCredentials {
         // A thread of its own: the file system may hang, and the caller's thread renews leases.
         let config = self.reads.read(move || Config::load(path)).await?;
         let written = Target::from(config).written_credentials()?;
-        if written.address != self.last().good.address {
+        if written.address != self.last.lock().good.address {
             // The new password belongs to another store, which may be another owner's.
             let shown = path_excerpt(&self.path);
             let says = format!("{shown} names another store now, which takes a restart");
@@ -65,7 +62,7 @@ impl FileCredentials {
     /// editor may have written only a part of the file.
     async fn latest(&self) -> WrittenCredentials {
         let read = self.read().await;
-        let mut last = self.last();
+        let mut last = self.last.lock();
         match read {
             Ok(written) => {
                 last.good = written;
@@ -84,10 +81,6 @@ impl FileCredentials {
             }
         }
         last.good.clone()
-    }
-
-    fn last(&self) -> MutexGuard<'_, Last> {
-        self.last.lock()
     }
 }
 

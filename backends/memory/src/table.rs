@@ -64,6 +64,7 @@ impl Now {
 /// reserved for the first of them.
 #[derive(Debug)]
 pub struct Table {
+    // No change of a shard can panic halfway, so a shard is always whole.
     shards: Box<[Mutex<Shard>]>,
     hasher: RandomState,
 }
@@ -270,7 +271,7 @@ impl Table {
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut first: BTreeMap<LockName, (HolderInfo, u32)> = BTreeMap::new();
         for shard in &self.shards {
-            let shard = lock_shard(shard);
+            let shard = shard.lock();
             for (name, row) in &shard.rows {
                 let wanted = name.as_str().starts_with(prefix)
                     && after.is_none_or(|after| name > after)
@@ -302,7 +303,7 @@ impl Table {
     pub fn rows(&self) -> usize {
         self.shards
             .iter()
-            .map(|shard| lock_shard(shard).rows.len())
+            .map(|shard| shard.lock().rows.len())
             .sum()
     }
 
@@ -403,11 +404,6 @@ impl Table {
         // is chosen by other bits, so that the names of one shard spread over all buckets of its
         // maps.
         let at = usize::try_from(self.hasher.hash_one(name) >> 32).unwrap_or(0) % SHARDS;
-        lock_shard(&self.shards[at])
+        self.shards[at].lock()
     }
-}
-
-fn lock_shard(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    // No change of a shard can panic halfway, so a shard is always whole.
-    shard.lock()
 }

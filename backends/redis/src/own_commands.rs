@@ -9,10 +9,7 @@ use std::{fmt, sync::Arc};
 
 #[cfg(any(doc, test))]
 use distlock_core::ErrorKind;
-use distlock_core::{
-    Error, Result, SystemClock,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{Error, Result, SystemClock, sync::Mutex};
 use redis::{RedisError, aio::MultiplexedConnection};
 
 use crate::{
@@ -90,7 +87,7 @@ impl Connections {
     /// # Cancel safety
     /// Safe: a connection that is being opened or tested is closed.
     pub async fn take(&self) -> Result<MultiplexedConnection> {
-        let kept = self.lock_idle().pop();
+        let kept = self.idle.lock().pop();
         if let Some((connection, last_use)) = kept {
             let question = redis::cmd("TIME");
             if !last_use.is_idle() || last_use.is_answered(&connection, &question).await {
@@ -98,7 +95,7 @@ impl Connections {
             }
             // The last connection of the pool was idle for the shortest time, so the others are
             // forgotten too. Each of them would cost its next caller a test.
-            self.lock_idle().clear();
+            self.idle.lock().clear();
         }
         self.connector.connect_for_own_commands(&self.server).await
     }
@@ -107,7 +104,7 @@ impl Connections {
     /// connection.
     pub fn give_back(&self, connection: MultiplexedConnection) {
         let last_use = LastUse::now(Arc::clone(self.connector.clock()));
-        let mut idle = self.lock_idle();
+        let mut idle = self.idle.lock();
         if idle.len() < MAX_IDLE {
             idle.push((connection, last_use));
         }
@@ -120,17 +117,13 @@ impl Connections {
     pub fn handle_error(&self, error: RedisError, request: Request) -> Error {
         let is_broken = error.is_io_error() || error.is_timeout() || error.is_connection_dropped();
         if is_broken || is_of_another_server(&error) {
-            self.lock_idle().clear();
+            self.idle.lock().clear();
         }
         let failed = of_operation(error, &self.server.to_string());
         match request {
             Request::Read => failed.of_read(),
             Request::Change => failed,
         }
-    }
-
-    fn lock_idle(&self) -> MutexGuard<'_, Vec<Idle>> {
-        self.idle.lock()
     }
 }
 
@@ -151,7 +144,7 @@ impl fmt::Debug for Connections {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connections")
             .field("server", &self.server.to_string())
-            .field("idle", &self.lock_idle().len())
+            .field("idle", &self.idle.lock().len())
             .finish_non_exhaustive()
     }
 }

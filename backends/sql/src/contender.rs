@@ -186,7 +186,7 @@ struct SleepingWaiter<'a, D: Dialect> {
 
 impl<'a, D: Dialect> SleepingWaiter<'a, D> {
     fn new(store: &'a Store<D>, waiter: &'a Waiter) -> Self {
-        let _waiting = store.dialect().context().wait_group.waiting();
+        let _waiting = store.dialect().context().wait_group.waiting.lock();
         waiter.asleep.store(true, Ordering::Relaxed);
         store.asleep.fetch_add(1, Ordering::Relaxed);
         // The poller may be in a long sleep, because no sleeping waiter was first in its queue.
@@ -202,7 +202,7 @@ impl<'a, D: Dialect> SleepingWaiter<'a, D> {
 
 impl<D: Dialect> Drop for SleepingWaiter<'_, D> {
     fn drop(&mut self) {
-        let _waiting = self.store.dialect().context().wait_group.waiting();
+        let _waiting = self.store.dialect().context().wait_group.waiting.lock();
         self.waiter.asleep.store(false, Ordering::Relaxed);
         self.store.asleep.fetch_sub(1, Ordering::Relaxed);
     }

@@ -7,10 +7,7 @@
 
 use std::time::Duration;
 
-use distlock_core::{
-    Moment,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{Moment, sync::Mutex};
 
 /// The allowed delay of an announced sign of life. A task on a busy machine must not be replaced.
 const GRACE: Duration = Duration::from_secs(1);
@@ -34,7 +31,7 @@ impl SingletonTask {
     /// Makes the caller's new task the current task, unless the current task still gives signs of
     /// life. Returns the turn of the new task; `None` when the caller must start no task.
     pub(crate) fn start(&self, now: Moment) -> Option<u64> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.due.is_some_and(|due| now.since(due) <= GRACE) {
             return None;
         }
@@ -46,7 +43,7 @@ impl SingletonTask {
     /// Gives a sign of life for the task `turn`, and announces the next sign of life at `due`.
     /// Returns whether this task is still the current task.
     pub(crate) fn extend(&self, turn: u64, due: Moment) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let mine = state.turn == turn;
         if mine {
             state.due = Some(due);
@@ -56,14 +53,10 @@ impl SingletonTask {
 
     /// Notes the end of the task `turn`, if this task is still the current task.
     pub(crate) fn finish(&self, turn: u64) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.turn == turn {
             state.due = None;
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
     }
 }
 

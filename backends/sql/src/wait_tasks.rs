@@ -46,7 +46,7 @@ async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
     } = dialect.context();
     let running = PollerTurn(&store.poller, turn);
     loop {
-        let pause = group.waiting().pause(clock.now());
+        let pause = group.waiting.lock().pause(clock.now());
         if !store.poller.extend(turn, clock.now() + pause) {
             return;
         }
@@ -55,7 +55,7 @@ async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
             () = group.poll_sooner.notified() => continue,
         }
         let (entries, names) = {
-            let mut waiting = group.waiting();
+            let mut waiting = group.waiting.lock();
             if store.asleep.load(Ordering::Relaxed) == 0 {
                 // The poller notes its end while it holds the mutex. Otherwise a waiter could fall
                 // asleep between this check and the note. That waiter would see a running poller
@@ -77,7 +77,7 @@ async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
         match dialect.read_rows(&names).await {
             Ok(rows) => {
                 let rows = rows.into_iter().collect();
-                let unmarked = group.waiting().apply_poll(polled, names, rows);
+                let unmarked = group.waiting.lock().apply_poll(polled, names, rows);
                 if !unmarked.is_empty()
                     && let Err(error) = dialect.set_hints(&unmarked, HINT_LIFETIME).await
                 {
@@ -86,7 +86,7 @@ async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
             }
             Err(error) => {
                 tracing::debug!(%error, waiters = names.len(), "a poll failed; it is repeated");
-                group.waiting().polls.note_failure(clock.now(), &error);
+                group.waiting.lock().polls.note_failure(clock.now(), &error);
             }
         }
     }
@@ -163,7 +163,7 @@ pub(crate) async fn renew_queue_entries<D: Dialect>(
 ) {
     let kept = dialect.renew_queue_entries(entries, ENTRY_LEASE).await;
     let now = dialect.context().clock.now();
-    let gone = group.waiting().note_renewed(entries, kept, now);
+    let gone = group.waiting.lock().note_renewed(entries, kept, now);
     // A waiter may leave during this request, and give its entry up on another connection. If the
     // renewal arrives after that, the renewal creates the entry again. So the entry is removed
     // here once more.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use distlock::backend::sync::{Mutex, MutexGuard};
+use distlock::backend::sync::Mutex;
 use distlock::{Clock as _, Moment, SystemClock};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -79,7 +79,7 @@ impl Timeline {
     /// Begins a scene, and prints its title.
     pub(super) fn begin_scene(&self, number: usize, title: &str, crowd: bool) {
         {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             state.scene = number;
             state.crowd = crowd;
         }
@@ -92,7 +92,7 @@ impl Timeline {
 
     /// Prints an event of a client. In a crowded scene only the JSON form has it.
     pub(super) fn print_client_event(&self, device: &str, at: Entry<'_>, what: &str) {
-        let crowd = self.state().crowd;
+        let crowd = self.state.lock().crowd;
         if self.json {
             self.print_json(&json!({
                 "event": "client",
@@ -124,7 +124,7 @@ impl Timeline {
 
     /// Keeps a transition that a node printed, and prints it.
     pub(super) fn record_node_event(&self, event: Value) {
-        let crowd = self.state().crowd;
+        let crowd = self.state.lock().crowd;
         if self.json {
             self.print_json(&json!({
                 "event": "node",
@@ -141,7 +141,7 @@ impl Timeline {
             };
             self.print_line(at, &what);
         }
-        self.state().events.push(event);
+        self.state.lock().events.push(event);
         self.changed.notify_waiters();
     }
 
@@ -157,7 +157,7 @@ impl Timeline {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if let Some(event) = self.state().events.iter().find(|event| matches(event)) {
+            if let Some(event) = self.state.lock().events.iter().find(|event| matches(event)) {
                 return Ok(event.clone());
             }
             let left = until.since(SystemClock.now());
@@ -190,7 +190,7 @@ impl Timeline {
 
     /// Prints the result of the whole demo.
     pub(super) fn print_result(&self, passed: usize, of: usize) {
-        self.state().scene = 0;
+        self.state.lock().scene = 0;
         if self.json {
             self.print_json(&json!({"event": "result", "scenes": of, "passed": passed}));
         } else if passed == of {
@@ -216,15 +216,11 @@ impl Timeline {
     fn print_json(&self, line: &Value) {
         let mut line = line.clone();
         line["at_ms"] = output::whole_millis(SystemClock.now().since(self.start)).into();
-        let scene = self.state().scene;
+        let scene = self.state.lock().scene;
         if scene > 0 {
             line["scene"] = scene.into();
         }
         print(&line.to_string());
-    }
-
-    fn state(&self) -> MutexGuard<'_, Printed> {
-        self.state.lock()
     }
 }
 

@@ -6,10 +6,7 @@
 
 use std::{fmt, path::PathBuf, sync::Arc};
 
-use distlock_core::{
-    Result,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{Result, sync::Mutex};
 
 use crate::{Certificates, FileReads, Secret, TlsFile};
 
@@ -61,7 +58,7 @@ impl CertificateFiles {
             authorities: files.read_authorities()?,
             client: files.read_client()?,
         };
-        files.good().certificates = certificates.clone();
+        files.good.lock().certificates = certificates.clone();
         Ok((Self(Arc::new(files)), certificates))
     }
 
@@ -79,7 +76,7 @@ impl CertificateFiles {
         match self.0.reads.read(move || Ok(files.read())).await {
             Ok(certificates) => certificates,
             Err(error) => {
-                let mut good = self.0.good();
+                let mut good = self.0.good.lock();
                 good.say(error.to_string());
                 good.certificates.clone()
             }
@@ -90,7 +87,7 @@ impl CertificateFiles {
 impl Files {
     fn read(&self) -> Certificates {
         let (authorities, client) = (self.read_authorities(), self.read_client());
-        let mut good = self.good();
+        let mut good = self.good.lock();
         let mut problem = None;
         match authorities {
             Ok(authorities) => good.certificates.authorities = authorities,
@@ -121,10 +118,6 @@ impl Files {
         // PEM is text, and a key that is no UTF-8 was refused.
         let key = Secret::new(String::from_utf8_lossy(&key));
         Ok(Some((cert, key)))
-    }
-
-    fn good(&self) -> MutexGuard<'_, Good> {
-        self.good.lock()
     }
 }
 

@@ -8,10 +8,7 @@
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use distlock_core::{
-    Clock, Error, ErrorKind, Moment, Result, at_most, excerpt,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{Clock, Error, ErrorKind, Moment, Result, at_most, excerpt, sync::Mutex};
 
 use crate::{Secret, mask, panics};
 
@@ -253,7 +250,7 @@ impl CredentialSource {
 
     /// Notes the outcome of an attempt, and says a refusal during a rotation in the right kind.
     fn judge<T>(&self, outcome: Result<T>) -> Result<T> {
-        let mut acceptance = self.acceptance();
+        let mut acceptance = self.acceptance.lock();
         let refused = match outcome {
             Ok(connected) => {
                 *acceptance = Acceptance {
@@ -284,10 +281,6 @@ impl CredentialSource {
         let says = "the store refuses the credentials that it accepted before; they are read \
                     again at each attempt";
         Err(Error::new(ErrorKind::Unavailable, says).caused_by(refused))
-    }
-
-    fn acceptance(&self) -> MutexGuard<'_, Acceptance> {
-        self.acceptance.lock()
     }
 }
 

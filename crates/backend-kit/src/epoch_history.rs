@@ -1,9 +1,6 @@
 //! The epochs that the connections of a handle have found, one after the other.
 
-use distlock_core::{
-    Epoch,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{Epoch, sync::Mutex};
 
 /// Remembers the epoch that the last connection found, and whether it ever changed.
 ///
@@ -24,7 +21,7 @@ struct Seen {
 impl EpochHistory {
     /// Notes the epoch that a new connection has found.
     pub fn note(&self, epoch: Epoch) {
-        let mut seen = self.seen();
+        let mut seen = self.0.lock();
         let before = seen.last.replace(epoch);
         seen.changed |= before.is_some() && before != seen.last;
     }
@@ -32,17 +29,13 @@ impl EpochHistory {
     /// The epoch of the last connection; `None` before the first one.
     #[must_use]
     pub fn last(&self) -> Option<Epoch> {
-        self.seen().last.clone()
+        self.0.lock().last.clone()
     }
 
     /// Whether two connections found different epochs.
     #[must_use]
     pub fn changed(&self) -> bool {
-        self.seen().changed
-    }
-
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.0.lock()
+        self.0.lock().changed
     }
 }
 

@@ -6,10 +6,7 @@
 
 use std::{fmt, time::Duration};
 
-use distlock_core::{
-    Clock, Error, ErrorKind, Result, at_most,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{Clock, Error, ErrorKind, Result, at_most, sync::Mutex};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// Lends connections of type `C`.
@@ -66,11 +63,7 @@ impl<C> Lender<C> {
     /// are given back.
     pub fn close(&self) -> Vec<C> {
         self.permits.close();
-        std::mem::take(&mut *self.idle())
-    }
-
-    fn idle(&self) -> MutexGuard<'_, Vec<C>> {
-        self.idle.lock()
+        std::mem::take(&mut *self.idle.lock())
     }
 }
 
@@ -78,27 +71,27 @@ impl<C> Loan<'_, C> {
     /// The most recently used idle connection, if there is one. Otherwise the borrower opens one.
     #[must_use]
     pub fn take_idle(&self) -> Option<C> {
-        self.lender.idle().pop()
+        self.lender.idle.lock().pop()
     }
 
     /// Gives a connection back that can be used again.
     pub fn give_back(&self, connection: C) {
         if !self.lender.permits.is_closed() {
-            self.lender.idle().push(connection);
+            self.lender.idle.lock().push(connection);
         }
     }
 
     /// Drops all idle connections. They were opened to the same server as one that has just become
     /// unusable, so the server may be gone.
     pub fn drop_idle(&self) {
-        self.lender.idle().clear();
+        self.lender.idle.lock().clear();
     }
 }
 
 impl<C> fmt::Debug for Lender<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lender")
-            .field("idle", &self.idle().len())
+            .field("idle", &self.idle.lock().len())
             .field("free", &self.permits.available_permits())
             .finish()
     }

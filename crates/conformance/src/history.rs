@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use distlock_core::sync::{Mutex, MutexGuard};
+use distlock_core::sync::Mutex;
 use serde::{Deserialize, Serialize};
 
 /// One period in which a holder believed that it held a lock. Times are counted from boot.
@@ -38,18 +38,18 @@ impl History {
 
     /// Adds one hold.
     pub fn record(&self, hold: Hold) {
-        self.lock().push(hold);
+        self.0.lock().push(hold);
     }
 
     /// Adds holds that another process recorded.
     pub fn extend(&self, holds: impl IntoIterator<Item = Hold>) {
-        self.lock().extend(holds);
+        self.0.lock().extend(holds);
     }
 
     /// All recorded holds, in order of time.
     #[must_use]
     pub fn holds(&self) -> Vec<Hold> {
-        let mut holds = self.lock().clone();
+        let mut holds = self.0.lock().clone();
         holds.sort_by_key(|hold| (hold.from, hold.until));
         holds
     }
@@ -59,11 +59,7 @@ impl History {
     /// # Errors
     /// The first broken promise with its two holds, or a hold that ends before it starts.
     pub fn check(&self) -> Result<(), String> {
-        check(&self.lock())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Hold>> {
-        self.0.lock()
+        check(&self.0.lock())
     }
 }
 

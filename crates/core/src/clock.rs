@@ -241,7 +241,7 @@ impl ManualClock {
     /// Moves the clock forward and wakes the sleeps that have ended.
     pub fn advance(&self, by: Duration) {
         let woken: Vec<_> = {
-            let locked = &mut *self.locked();
+            let locked = &mut *self.0.lock();
             locked.now = locked.now.saturating_add(by);
             let end = (locked.now, u64::MAX);
             let later = locked.sleepers.split_off(&end);
@@ -257,33 +257,29 @@ impl ManualClock {
     /// under test sleeps.
     #[must_use]
     pub fn sleepers(&self) -> usize {
-        self.locked().sleepers.len()
-    }
-
-    fn locked(&self) -> crate::sync::MutexGuard<'_, Manual> {
-        self.0.lock()
+        self.0.lock().sleepers.len()
     }
 }
 
 impl fmt::Debug for ManualClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ManualClock({:?})", self.locked().now)
+        write!(f, "ManualClock({:?})", self.0.lock().now)
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Moment {
-        Moment(self.locked().now)
+        Moment(self.0.lock().now)
     }
 
     fn wall(&self) -> SystemTime {
         // The wall clock starts at 2020-01-01. Any fixed date would do.
-        SystemTime::UNIX_EPOCH + Duration::from_secs(1_577_836_800) + self.locked().now
+        SystemTime::UNIX_EPOCH + Duration::from_secs(1_577_836_800) + self.0.lock().now
     }
 
     fn sleep(&self, time: Duration) -> Sleep {
         let key = {
-            let mut locked = self.locked();
+            let mut locked = self.0.lock();
             locked.next += 1;
             let key = (locked.now.saturating_add(time), locked.next);
             locked.sleepers.insert(key, None);
@@ -305,7 +301,7 @@ impl Future for ManualSleep {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        match self.clock.locked().sleepers.get_mut(&self.key) {
+        match self.clock.0.lock().sleepers.get_mut(&self.key) {
             Some(waker) => {
                 *waker = Some(context.waker().clone());
                 Poll::Pending
@@ -317,7 +313,7 @@ impl Future for ManualSleep {
 
 impl Drop for ManualSleep {
     fn drop(&mut self) {
-        self.clock.locked().sleepers.remove(&self.key);
+        self.clock.0.lock().sleepers.remove(&self.key);
     }
 }
 

@@ -13,7 +13,6 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use distlock_core::sync::MutexGuard;
 use rustix::process::{Pid, kill_process, kill_process_group};
 
 pub use rustix::process::Signal;
@@ -159,7 +158,7 @@ impl Process {
     /// Returns all output until now, both streams mixed in the order of arrival.
     #[must_use]
     pub fn output(&self) -> String {
-        self.lock_lines().join("\n")
+        self.lines.lock().join("\n")
     }
 
     /// Waits for a line of output and returns it.
@@ -173,17 +172,13 @@ impl Process {
     ) -> Result<String> {
         let mut found = None;
         let seen = eventually(&format!("{} says it", self.program), within, || {
-            found = self.lock_lines().iter().find(|line| matches(line)).cloned();
+            found = self.lines.lock().iter().find(|line| matches(line)).cloned();
             found.is_some()
         });
         match seen {
             Ok(()) => found.ok_or_else(|| anyhow!("a line was seen and is gone")),
             Err(error) => Err(error.context(self.output())),
         }
-    }
-
-    fn lock_lines(&self) -> MutexGuard<'_, Vec<String>> {
-        self.lines.lock()
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) async fn run_course(world: Arc<World>) {
     world.phase.send_replace(SimulationPhase::RollCall);
     let tasks = living_tasks(&world);
     let all_here = wait_until(&world, ROLL_CALL_TIMEOUT, |world| {
-        world.counts().present == tasks
+        world.counts.lock().present == tasks
     })
     .await;
     if !all_here {
@@ -37,10 +37,13 @@ pub(super) async fn run_course(world: Arc<World>) {
     }
     let calm = healed + REQUEST_TIMEOUT + LONGEST_TTL + Duration::from_secs(1);
     world.time.sleep(calm.saturating_sub(world.now())).await;
-    world.judge().start_calm(world.now());
+    world.judge.lock().start_calm(world.now());
     add_trace_line(&world, "calm");
     world.phase.send_replace(SimulationPhase::Calm);
-    let all_done = wait_until(&world, CALM_TIMEOUT, |world| world.counts().done == tasks).await;
+    let all_done = wait_until(&world, CALM_TIMEOUT, |world| {
+        world.counts.lock().done == tasks
+    })
+    .await;
     if !all_done {
         return record_stuck_tasks(&world, "without faults");
     }
@@ -56,7 +59,7 @@ fn add_trace_line(world: &World, what: &'static str) {
 
 /// Returns the number of tasks in processes that are alive.
 fn living_tasks(world: &World) -> usize {
-    let judge = world.judge();
+    let judge = world.judge.lock();
     let alive = judge.processes.iter().filter(|it| it.alive).count();
     alive * world.setting.tasks
 }
@@ -77,7 +80,7 @@ async fn wait_until(world: &World, at_most: Duration, holds: impl Fn(&World) -> 
 
 /// Records that some tasks do not end, with the present calls of these tasks.
 fn record_stuck_tasks(world: &World, when: &str) {
-    let mut judge = world.judge();
+    let mut judge = world.judge.lock();
     let busy = judge.busy_calls().join(", ");
     judge.record_breach(SimulationPromise::Recovery, format!("{when}: {busy}"));
 }
@@ -100,7 +103,7 @@ async fn run_fault_phase(world: &Arc<World>) {
     add_trace_line(world, "the last fault is over");
     world.change_outages(|outages| *outages = Default::default());
     let now = world.now();
-    let mut judge = world.judge();
+    let mut judge = world.judge.lock();
     judge.processes.iter_mut().for_each(|it| it.resume(now));
 }
 
@@ -126,7 +129,7 @@ fn inject_fault(world: &Arc<World>) {
 /// Returns a random process that runs.
 fn random_process(world: &World) -> Option<usize> {
     let running: Vec<usize> = {
-        let judge = world.judge();
+        let judge = world.judge.lock();
         let all = judge.processes.iter().enumerate();
         all.filter(|(_, it)| it.runs()).map(|(at, _)| at).collect()
     };
@@ -153,10 +156,10 @@ fn pause_process(world: &Arc<World>) {
     };
     world.add_trace_line(Owner::Process(process), "stands still", None, None, None);
     let now = world.now();
-    world.judge().processes[process].pause(now);
+    world.judge.lock().processes[process].pause(now);
     end_later(world, 4_500, move |world| {
         let now = world.now();
-        world.judge().processes[process].resume(now);
+        world.judge.lock().processes[process].resume(now);
         world.add_trace_line(Owner::Process(process), "goes on", None, None, None);
     });
 }
@@ -166,7 +169,8 @@ fn pause_process(world: &Arc<World>) {
 /// waits for that.
 fn kill_process(world: &Arc<World>) {
     let dead = world
-        .judge()
+        .judge
+        .lock()
         .processes
         .iter()
         .filter(|it| !it.alive)
@@ -175,10 +179,11 @@ fn kill_process(world: &Arc<World>) {
         return;
     };
     world.add_trace_line(Owner::Process(process), "is killed", None, None, None);
-    world.judge().processes[process].alive = false;
+    world.judge.lock().processes[process].alive = false;
     if let Err(error) = worker::start_process(world) {
         world
-            .judge()
+            .judge
+            .lock()
             .record_breach(SimulationPromise::Recovery, format!("{error:#}"));
     }
 }
@@ -212,8 +217,8 @@ fn force_release_random_lock(world: &Arc<World>) {
 
 /// Checks that no lock is held or wanted, in the processes or at the store.
 fn check_no_lock_is_wanted(world: &World) {
-    let lockers = world.lockers().clone();
-    let mut judge = world.judge();
+    let lockers = world.lockers.lock().clone();
+    let mut judge = world.judge.lock();
     let now = world.now();
     for lock in 0..world.setting.locks {
         if let Some(row) = judge.stored_holder(lock, now) {
@@ -234,16 +239,17 @@ fn check_no_lock_is_wanted(world: &World) {
 
 /// Closes the locker of each living process, and checks the bound of `close`.
 async fn close_lockers(world: &Arc<World>) {
-    let lockers = world.lockers().clone();
+    let lockers = world.lockers.lock().clone();
     for (process, locker) in lockers.into_iter().enumerate() {
-        if world.judge().processes[process].alive {
+        if world.judge.lock().processes[process].alive {
             let begun = world.now();
             locker.close().await;
             let took = world.now() - begun;
             if took > CLOSE_BOUND {
                 let detail = format!("closing took {took:?}");
                 world
-                    .judge()
+                    .judge
+                    .lock()
                     .record_breach(SimulationPromise::CallsEnd, detail);
             }
         }

@@ -10,7 +10,7 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
-use distlock_core::sync::{Mutex, MutexGuard};
+use distlock_core::sync::Mutex;
 use fastrand::Rng;
 
 /// The owner of a task.
@@ -55,7 +55,7 @@ impl Spawner {
         future: impl Future<Output = ()> + Send + 'static,
     ) {
         let future: Boxed = Box::pin(future);
-        let mut queue = self.queue();
+        let mut queue = self.0.lock();
         queue.last += 1;
         let id = queue.last;
         let waker = Waker::from(Arc::new(TaskWaker(id, self.clone())));
@@ -68,11 +68,6 @@ impl Spawner {
         queue.fresh.push((id, task));
         queue.ready.insert(id);
     }
-
-    /// Locks the queue.
-    fn queue(&self) -> MutexGuard<'_, ReadyQueue> {
-        self.0.lock()
-    }
 }
 
 /// The waker of one task, by its id.
@@ -84,7 +79,7 @@ impl Wake for TaskWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.1.queue().ready.insert(self.0);
+        self.1.0.lock().ready.insert(self.0);
     }
 }
 
@@ -138,7 +133,7 @@ impl Executor {
 
     /// Draws one of the ready tasks whose owner runs. Other ready tasks stay ready.
     fn pick_ready_task(&mut self, random: &mut Rng, runs: impl Fn(Owner) -> bool) -> Option<u64> {
-        let mut queue = self.spawner.queue();
+        let mut queue = self.spawner.0.lock();
         self.tasks.extend(queue.fresh.drain(..));
         let (tasks, candidates) = (&self.tasks, &mut self.candidates);
         candidates.clear();
@@ -159,7 +154,7 @@ impl Executor {
     /// Drops the tasks of these owners, and the tasks that their destructors spawn.
     pub(super) fn drop_tasks_of(&mut self, of: impl Fn(Owner) -> bool) {
         loop {
-            let fresh = std::mem::take(&mut self.spawner.queue().fresh);
+            let fresh = std::mem::take(&mut self.spawner.0.lock().fresh);
             self.tasks.extend(fresh);
             let all = std::mem::take(&mut self.tasks);
             let (gone, stay): (BTreeMap<_, _>, BTreeMap<_, _>) =

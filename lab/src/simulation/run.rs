@@ -76,12 +76,12 @@ fn run_engine(seed: u64, variant: Variant, full_trace: bool) -> Result<SeedResul
     }
     let running = course::run_course(Arc::clone(&world));
     executor.spawner().spawn(Owner::Course, "course", running);
-    while world.judge().broken().is_none() && advance(&world, &mut executor, &mut random) {}
-    if world.judge().broken().is_none() {
+    while world.judge.lock().broken().is_none() && advance(&world, &mut executor, &mut random) {}
+    if world.judge.lock().broken().is_none() {
         check_nothing_is_left(&world, &mut executor);
     }
-    let broken = world.judge().broken().cloned();
-    let outcome = SeedResult::with_trace(broken, &world.trace());
+    let broken = world.judge.lock().broken().cloned();
+    let outcome = SeedResult::with_trace(broken, &world.trace.lock());
     world.drop_references();
     executor.drop_tasks_of(|_| true);
     Ok(outcome)
@@ -91,7 +91,7 @@ fn run_engine(seed: u64, variant: Variant, full_trace: bool) -> Result<SeedResul
 /// happen any more.
 fn advance(world: &World, executor: &mut Executor, random: &mut Rng) -> bool {
     let runs = |owner| match owner {
-        Owner::Process(number) => world.judge().processes[number].runs(),
+        Owner::Process(number) => world.judge.lock().processes[number].runs(),
         Owner::Network | Owner::Course => true,
     };
     let Some(step) = executor.step(random, runs) else {
@@ -99,21 +99,22 @@ fn advance(world: &World, executor: &mut Executor, random: &mut Rng) -> bool {
             return false;
         };
         world.time.advance_to(next);
-        world.judge().check_waits(world.now());
+        world.judge.lock().check_waits(world.now());
         return true;
     };
     let now = world.now();
-    world.trace().add_poll(now, step);
-    world.judge().check(now);
+    world.trace.lock().add_poll(now, step);
+    world.judge.lock().check(now);
     // Computing takes time as well.
     if random.u32(0..4) == 0 {
         let took = Duration::from_micros(random.u64(1..=40));
         world.time.advance_to(now + took);
     }
-    if world.trace().steps() > MAX_STEPS {
+    if world.trace.lock().steps() > MAX_STEPS {
         let detail = "the run does not end".to_owned();
         world
-            .judge()
+            .judge
+            .lock()
             .record_breach(SimulationPromise::Recovery, detail);
     }
     true
@@ -123,7 +124,7 @@ fn advance(world: &World, executor: &mut Executor, random: &mut Rng) -> bool {
 /// dropped.
 fn check_nothing_is_left(world: &World, executor: &mut Executor) {
     executor.drop_tasks_of(|owner| match owner {
-        Owner::Process(number) => !world.judge().processes[number].alive,
+        Owner::Process(number) => !world.judge.lock().processes[number].alive,
         Owner::Network | Owner::Course => false,
     });
     world.drop_references();
@@ -133,7 +134,8 @@ fn check_nothing_is_left(world: &World, executor: &mut Executor) {
         let detail =
             format!("tasks {tasks:?}, {sleepers} timers and {waiters} waiters are left at the end");
         world
-            .judge()
+            .judge
+            .lock()
             .record_breach(SimulationPromise::NothingLeft, detail);
     }
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use distlock::{Clock, Moment, Sleep};
-use distlock_core::sync::{Mutex, MutexGuard};
+use distlock_core::sync::Mutex;
 
 /// The true time, and all sleeping tasks.
 #[derive(Clone, Default)]
@@ -29,23 +29,23 @@ struct TimelineState {
 impl Timeline {
     /// Returns the true time since the begin of the run.
     pub(super) fn now(&self) -> Duration {
-        self.state().now
+        self.0.lock().now
     }
 
     /// Returns the end of the first sleep.
     pub(super) fn next_wake_up(&self) -> Option<Duration> {
-        self.state().sleepers.keys().next().map(|(end, _)| *end)
+        self.0.lock().sleepers.keys().next().map(|(end, _)| *end)
     }
 
     /// Returns the number of timers that have not fired.
     pub(super) fn sleeper_count(&self) -> usize {
-        self.state().sleepers.len()
+        self.0.lock().sleepers.len()
     }
 
     /// Moves time forward, and wakes the tasks whose sleep has ended.
     pub(super) fn advance_to(&self, now: Duration) {
         let woken: Vec<_> = {
-            let state = &mut *self.state();
+            let state = &mut *self.0.lock();
             state.now = state.now.max(now);
             let later = state.sleepers.split_off(&(state.now, u64::MAX));
             let over = std::mem::replace(&mut state.sleepers, later);
@@ -56,7 +56,7 @@ impl Timeline {
 
     /// Sleeps for this true time.
     pub(super) fn sleep(&self, time: Duration) -> Sleep {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.next += 1;
         let key = (state.now.saturating_add(time), state.next);
         state.sleepers.insert(key, None);
@@ -65,11 +65,6 @@ impl Timeline {
             time: self.clone(),
             key,
         })
-    }
-
-    /// Locks the state.
-    fn state(&self) -> MutexGuard<'_, TimelineState> {
-        self.0.lock()
     }
 }
 
@@ -83,7 +78,7 @@ impl Future for SimulatedSleep {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        match self.time.state().sleepers.get_mut(&self.key) {
+        match self.time.0.lock().sleepers.get_mut(&self.key) {
             Some(waker) => {
                 *waker = Some(context.waker().clone());
                 Poll::Pending
@@ -95,7 +90,7 @@ impl Future for SimulatedSleep {
 
 impl Drop for SimulatedSleep {
     fn drop(&mut self) {
-        self.time.state().sleepers.remove(&self.key);
+        self.time.0.lock().sleepers.remove(&self.key);
     }
 }
 

@@ -29,9 +29,10 @@ const TURNS: usize = 6;
 /// Starts a process: a locker, and the tasks that use it.
 pub(super) fn start_process(world: &Arc<World>) -> Result<()> {
     let clock = world.draw_clock();
-    let process = world.judge().processes.len();
+    let process = world.judge.lock().processes.len();
     world
-        .judge()
+        .judge
+        .lock()
         .processes
         .push(SimulatedProcess::new(clock.clone()));
     let owner = Owner::Process(process);
@@ -53,7 +54,7 @@ pub(super) fn start_process(world: &Arc<World>) -> Result<()> {
             .build())
     };
     let shared = locker()?;
-    world.lockers().push(shared.clone());
+    world.lockers.lock().push(shared.clone());
     for _ in 0..world.setting.tasks {
         let own = if world.has_bug(EngineBug::QueueForEachTask) {
             locker()?
@@ -181,7 +182,7 @@ impl SimulatedWorker {
             };
             self.take_lock(ask).await;
         }
-        self.world.counts().present += 1;
+        self.world.counts.lock().present += 1;
         let mut phase = self.world.phase.subscribe();
         let _ = phase
             .wait_for(|phase| *phase == SimulationPhase::Calm)
@@ -189,7 +190,7 @@ impl SimulatedWorker {
         for _ in 0..TURNS {
             self.take_turn().await;
         }
-        self.world.counts().done += 1;
+        self.world.counts.lock().done += 1;
     }
 
     /// Draws a turn, takes the lock of the turn, and pauses after the turn.
@@ -221,29 +222,32 @@ impl SimulatedWorker {
         };
         let now = world.now();
         let call = world
-            .judge()
+            .judge
+            .lock()
             .record_asked(now, self.process, turn.lock, wait, queues);
         self.add_trace_line("asks", turn, call, None);
         let guard = self.acquire(turn, call).await;
         let Some(guard) = guard else {
-            world.judge().record_call_ended(world.now(), call);
+            world.judge.lock().record_call_ended(world.now(), call);
             self.add_trace_line("goes without", turn, call, None);
             return;
         };
         let grant = world
-            .judge()
+            .judge
+            .lock()
             .record_granted(world.now(), call, guard.watch(), turn.renew);
         self.add_trace_line("holds", turn, call, grant);
         self.spawn_loss_watch(turn, call, &guard);
         self.hold(turn, &guard).await;
-        world.judge().record_release_begun(call);
+        world.judge.lock().record_release_begun(call);
         self.add_trace_line("leaves", turn, call, grant);
         match turn.end {
             TurnEnd::Release => {
-                let begun = world.judge().ran(self.process, world.now());
+                let begun = world.judge.lock().ran(self.process, world.now());
                 let released = guard.release().await;
                 world
-                    .judge()
+                    .judge
+                    .lock()
                     .record_released(world.now(), call, begun, &released);
             }
             TurnEnd::Polls(polls) => {
@@ -252,7 +256,7 @@ impl SimulatedWorker {
             }
             TurnEnd::Drop => drop(guard),
         }
-        world.judge().record_call_ended(world.now(), call);
+        world.judge.lock().record_call_ended(world.now(), call);
         self.add_trace_line("is over", turn, call, grant);
     }
 
@@ -295,7 +299,7 @@ impl SimulatedWorker {
     fn record_failure(&self, call: u64, error: &Error) {
         // A time-out is the only error that needs no fault.
         if error.kind() != ErrorKind::Timeout {
-            self.world.judge().record_failed(call, error);
+            self.world.judge.lock().record_failed(call, error);
         }
     }
 
@@ -305,7 +309,7 @@ impl SimulatedWorker {
         let owner = Owner::Process(process);
         self.world.spawner.spawn(owner, "watch", async move {
             if let Ended::Lost(reason) = watch.ended().await {
-                world.judge().record_loss_notified(call, reason);
+                world.judge.lock().record_loss_notified(call, reason);
                 world.add_trace_line(
                     owner,
                     "is told of its loss",

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, anyhow};
 use distlock::{
     Clock as _, DistLock, FencingToken, Forced, LockName, Locker, LossReason, backend::LossSender,
 };
-use distlock_core::sync::{Mutex, MutexGuard};
+use distlock_core::sync::Mutex;
 use distlock_memory::Memory;
 use fastrand::Rng;
 use tokio::sync::watch;
@@ -51,15 +51,15 @@ pub(super) struct World {
     store: Arc<dyn DistLock>,
     store_clock: MachineClock,
     random: Mutex<Rng>,
-    trace: Mutex<Trace>,
-    judge: Mutex<Judge>,
+    pub(super) trace: Mutex<Trace>,
+    pub(super) judge: Mutex<Judge>,
     outages: Mutex<Outages>,
     /// By lock and token: the process with that grant, and the sender of its loss.
     loss_senders: Mutex<BTreeMap<(usize, u64), (usize, LossSender)>>,
     /// The locker of each process.
-    lockers: Mutex<Vec<Locker>>,
+    pub(super) lockers: Mutex<Vec<Locker>>,
     /// Number of tasks that have answered the roll call, and of tasks that have finished.
-    counts: Mutex<Counts>,
+    pub(super) counts: Mutex<Counts>,
 }
 
 /// The numbers of tasks that have reached two points of a run.
@@ -123,26 +123,6 @@ impl World {
         self.time.now()
     }
 
-    /// Locks the judge.
-    pub(super) fn judge(&self) -> MutexGuard<'_, Judge> {
-        self.judge.lock()
-    }
-
-    /// Locks the trace.
-    pub(super) fn trace(&self) -> MutexGuard<'_, Trace> {
-        self.trace.lock()
-    }
-
-    /// Locks the counts.
-    pub(super) fn counts(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock()
-    }
-
-    /// Locks the list of lockers.
-    pub(super) fn lockers(&self) -> MutexGuard<'_, Vec<Locker>> {
-        self.lockers.lock()
-    }
-
     /// Tells whether this is the planted bug.
     pub(super) fn has_bug(&self, bug: EngineBug) -> bool {
         self.bug == Some(bug)
@@ -190,7 +170,7 @@ impl World {
     ) {
         let about = About { lock, call, grant };
         let at = self.now();
-        self.trace().add_trace_line(TraceLine {
+        self.trace.lock().add_trace_line(TraceLine {
             at,
             owner,
             what,
@@ -209,7 +189,7 @@ impl World {
             return;
         };
         let row = self.read_holder(name);
-        self.judge().record_stored(self.now(), lock, row);
+        self.judge.lock().record_stored(self.now(), lock, row);
         let call = row.map(|row| row.call);
         self.add_trace_line(Owner::Network, what, Some(lock), call, None);
     }
@@ -261,7 +241,7 @@ impl World {
         };
         // The judge must know of the release before it happens, because from the release on the
         // holder may still trust its lease.
-        self.judge().record_forced(lock, row.token);
+        self.judge.lock().record_forced(lock, row.token);
         let forced = poll_once(self.store.force_release(name, token));
         if !matches!(forced, Ok(Forced::Released)) {
             return;
@@ -281,7 +261,7 @@ impl World {
     /// Drops the lockers and the senders of losses. Both refer to this value, so the value would
     /// never be freed otherwise.
     pub(super) fn drop_references(&self) {
-        let lockers = std::mem::take(&mut *self.lockers());
+        let lockers = std::mem::take(&mut *self.lockers.lock());
         drop(lockers);
         let loss_senders = std::mem::take(&mut *self.loss_senders.lock());
         drop(loss_senders);

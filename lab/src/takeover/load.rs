@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Result, bail};
 use distlock::{Clock as _, Moment, SystemClock};
-use distlock_core::sync::{Mutex, MutexGuard};
+use distlock_core::sync::Mutex;
 use distlock_gateway::Uid;
 use distlock_report::TakeoverSample;
 use futures_util::future::{Either, select};
@@ -44,13 +44,6 @@ pub(super) struct Pace {
 /// is too much for each player.
 #[derive(Debug, Default)]
 struct SharedSample(Mutex<TakeoverSample>);
-
-impl SharedSample {
-    /// Locks the shared sample.
-    fn lock(&self) -> MutexGuard<'_, TakeoverSample> {
-        self.0.lock()
-    }
-}
 
 /// The players of one group.
 #[derive(Debug)]
@@ -101,7 +94,7 @@ impl Players {
         let mut ready = Vec::new();
         for (player, entered) in first.join_all().await {
             if let Err(error) = entered {
-                seen.lock().record_failure(&format!("{error:#}"));
+                seen.0.lock().record_failure(&format!("{error:#}"));
             }
             ready.push(player);
         }
@@ -125,7 +118,7 @@ impl Players {
             });
         }
         let end = self.take_back(running).await;
-        let mut all = std::mem::take(&mut *seen.lock());
+        let mut all = std::mem::take(&mut *seen.0.lock());
         all.elapsed_ns = nanos(end.since(start));
         all
     }
@@ -149,7 +142,7 @@ impl Players {
             });
         }
         let end = self.take_back(running).await;
-        let mut all = std::mem::take(&mut *seen.lock());
+        let mut all = std::mem::take(&mut *seen.0.lock());
         all.messages_elapsed_ns = nanos(end.since(start));
         all
     }
@@ -204,7 +197,7 @@ impl Player {
         let mut due = turns.map(|(first, _)| first);
         while due.unwrap_or_else(|| SystemClock.now()) < until {
             if let Err(error) = self.take_over(nodes, due, seen).await {
-                seen.lock().record_failure(&format!("{error:#}"));
+                seen.0.lock().record_failure(&format!("{error:#}"));
                 self.client = None;
                 SystemClock.sleep(ERROR_PAUSE).await;
             }
@@ -250,7 +243,7 @@ impl Player {
             Either::Right((ended, answering)) => (answering.await?, ended?),
         };
         self.client = Some(new);
-        let mut seen = seen.lock();
+        let mut seen = seen.0.lock();
         seen.takeovers += 1;
         seen.confirmed.record(confirmed.since(start));
         let ended = if from == to {
@@ -274,12 +267,12 @@ impl Player {
             let start = SystemClock.now();
             match send_and_wait(client, to, &number.to_string()).await {
                 Ok(()) => {
-                    let mut seen = seen.lock();
+                    let mut seen = seen.0.lock();
                     seen.message.record(SystemClock.now().since(start));
                     seen.messages += 1;
                 }
                 Err(error) => {
-                    seen.lock().record_failure(&format!("{error:#}"));
+                    seen.0.lock().record_failure(&format!("{error:#}"));
                     self.client = None;
                     break;
                 }

@@ -13,7 +13,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use distlock::{Clock as _, RecordKey, Records, SystemClock};
 use distlock_checker::{Invariant, Judge, Rules, Seen, What};
-use distlock_core::sync::{Mutex, MutexGuard};
+use distlock_core::sync::Mutex;
 use distlock_gateway::Uid;
 use distlock_kickout::{Code, Device, NodeId, UserRecord};
 use serde::Serialize;
@@ -161,7 +161,7 @@ impl SoakRun {
     async fn play_account(self: Arc<Self>, uid: Uid, token: String) -> Result<()> {
         let mut devices = JoinSet::new();
         let mut round = 0_usize;
-        while self.lock_judge().report().is_clean() {
+        while self.judge.lock().report().is_clean() {
             let crowd = self.take_logins();
             if crowd == 0 {
                 break;
@@ -227,7 +227,7 @@ impl SoakRun {
             client.wait_for_answer().await
         };
         let answer = answer.await;
-        self.lock_tally().logins += 1;
+        self.tally.lock().logins += 1;
         let inside = match answer {
             Ok(frame) => self.record_answer(stamp, &frame),
             Err(error) => {
@@ -264,17 +264,17 @@ impl SoakRun {
     fn record_answer(&self, stamp: &Seen, frame: &Frame) -> bool {
         match (frame.kind.as_str(), frame.session, frame.r#gen) {
             ("login_ok", Some(session), Some(r#gen)) => {
-                self.lock_tally().admitted += 1;
+                self.tally.lock().admitted += 1;
                 self.observe(stamp, What::LoginOk { session, r#gen });
                 true
             }
             ("superseded", ..) => {
-                self.lock_tally().overtaken += 1;
+                self.tally.lock().overtaken += 1;
                 self.observe(stamp, What::Overtaken);
                 false
             }
             ("busy", ..) => {
-                self.lock_tally().busy += 1;
+                self.tally.lock().busy += 1;
                 self.observe(stamp, What::Busy);
                 false
             }
@@ -303,7 +303,7 @@ impl SoakRun {
         }
         let from = self.now_us();
         let limit = as_micros(LEASE + SLACK);
-        while self.lock_judge().logged_in(uid) > 1 && self.now_us() - from < limit {
+        while self.judge.lock().logged_in(uid) > 1 && self.now_us() - from < limit {
             tokio::select! {
                 _ = news.changed() => {}
                 () = SystemClock.sleep(TICK) => {}
@@ -316,8 +316,8 @@ impl SoakRun {
             None => None,
         };
         let at = self.now_us();
-        self.lock_judge().mark_quiet(uid, at, record.as_ref());
-        let mut tally = self.lock_tally();
+        self.judge.lock().mark_quiet(uid, at, record.as_ref());
+        let mut tally = self.tally.lock();
         tally.contests += 1;
         tally.late += u64::from(took > as_micros(PROMPT_LIMIT));
         tally.longest_us = tally.longest_us.max(took);
@@ -331,12 +331,12 @@ impl SoakRun {
             what,
             ..stamp.clone()
         };
-        self.lock_judge().observe(&seen);
+        self.judge.lock().observe(&seen);
     }
 
     /// Counts a failed login, and keeps the first error.
     fn record_failure(&self, error: &impl ToString) {
-        let mut tally = self.lock_tally();
+        let mut tally = self.tally.lock();
         tally.failed += 1;
         tally.first_failure.get_or_insert_with(|| error.to_string());
     }
@@ -344,16 +344,6 @@ impl SoakRun {
     /// The running time so far, in microseconds.
     fn now_us(&self) -> u64 {
         self.running_us.load(Ordering::Relaxed)
-    }
-
-    /// Locks the judge, which checks the invariants.
-    fn lock_judge(&self) -> MutexGuard<'_, Judge> {
-        self.judge.lock()
-    }
-
-    /// Locks the counters.
-    fn lock_tally(&self) -> MutexGuard<'_, Tally> {
-        self.tally.lock()
     }
 
     /// The report of the run.
@@ -364,8 +354,8 @@ impl SoakRun {
         accounts: u32,
         seconds: f64,
     ) -> SoakReport {
-        let tally = self.lock_tally();
-        let judge = self.lock_judge();
+        let tally = self.tally.lock();
+        let judge = self.judge.lock();
         let violations = &judge.report().violations;
         let of = |which| violations.iter().filter(|it| it.invariant == which).count();
         SoakReport {
@@ -411,7 +401,7 @@ async fn count_running_time(run: Arc<SoakRun>) {
 async fn print_progress(run: Arc<SoakRun>, all: u64) {
     let mut told = 0;
     loop {
-        let logins = run.lock_tally().logins;
+        let logins = run.tally.lock().logins;
         let part = logins * PARTS / all.max(1);
         if part > told {
             told = part;

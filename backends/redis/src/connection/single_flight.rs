@@ -5,10 +5,7 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use distlock_core::{
-    Clock, Error, ErrorKind, Moment, Result,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{Clock, Error, ErrorKind, Moment, Result, sync::Mutex};
 use tokio::{sync::watch, task::AbortHandle};
 
 use crate::error::BACKEND;
@@ -17,7 +14,10 @@ use crate::error::BACKEND;
 /// value also stores it. If the first caller stored the value instead, a caller whose future nobody
 /// polls would block all others.
 #[derive(Debug)]
-pub(crate) struct SingleFlight<T>(Arc<Mutex<FlightState<T>>>);
+pub(crate) struct SingleFlight<T>(
+    // A blocking mutex: it is held only to read and swap values, never across an await.
+    Arc<Mutex<FlightState<T>>>,
+);
 
 #[derive(Debug)]
 struct FlightState<T> {
@@ -75,7 +75,7 @@ impl<T: Clone + Send + 'static> SingleFlight<T> {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let mut done = {
-            let mut state = self.state();
+            let mut state = self.0.lock();
             if state.closed {
                 return Err(abandoned());
             }
@@ -103,7 +103,7 @@ impl<T: Clone + Send + 'static> SingleFlight<T> {
 
     /// Returns the last value that was made.
     pub(crate) fn latest(&self) -> Option<T> {
-        self.state().made.clone()
+        self.0.lock().made.clone()
     }
 
     fn begin(
@@ -144,16 +144,11 @@ impl<T: Clone + Send + 'static> SingleFlight<T> {
 impl<T> SingleFlight<T> {
     /// Drops the value and stops the attempt. After this no other attempt begins.
     pub(crate) fn close(&self) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         state.closed = true;
         let (made, flight) = (state.made.take(), state.flight.take());
         drop(state);
         drop((made, flight));
-    }
-
-    // A blocking mutex: it is held only to read and swap values, never across an await.
-    fn state(&self) -> MutexGuard<'_, FlightState<T>> {
-        self.0.lock()
     }
 }
 
@@ -220,7 +215,7 @@ mod tests {
     }
 
     async fn flight_has_ended(single_flight: &SingleFlight<u8>) {
-        while single_flight.state().flight.is_some() {
+        while single_flight.0.lock().flight.is_some() {
             tokio::task::yield_now().await;
         }
     }
@@ -230,7 +225,7 @@ mod tests {
         let (clock, single_flight) = (ManualClock::new(), SingleFlight::default());
         begin(&single_flight, &clock, Ok(7)).notify_one();
         assert_eq!(next(&single_flight, &clock, true).await.unwrap(), 7);
-        assert_eq!(single_flight.state().begun, 1, "begun twice");
+        assert_eq!(single_flight.0.lock().begun, 1, "begun twice");
     }
 
     #[tokio::test]

@@ -14,7 +14,7 @@ use std::{
     },
 };
 
-use distlock_core::sync::{Mutex, MutexGuard};
+use distlock_core::sync::Mutex;
 use redis::{
     PushInfo, PushKind, Value,
     aio::{AsyncPushSender, SendError},
@@ -41,7 +41,8 @@ impl WaiterRegistry {
     /// Registers a waiter for a key. A wake-up that comes before the waiter listens is kept.
     pub(crate) fn register(self: &Arc<Self>, key: &str) -> RegisteredWaiter {
         let wake = Arc::new(Notify::new());
-        self.map()
+        self.by_key
+            .lock()
             .entry(key.into())
             .or_default()
             .push(Arc::clone(&wake));
@@ -59,7 +60,7 @@ impl WaiterRegistry {
             self.wake_all();
             return;
         };
-        let map = self.map();
+        let map = self.by_key.lock();
         for key in keys {
             let key = match key {
                 Value::BulkString(key) => str::from_utf8(key).ok(),
@@ -75,14 +76,11 @@ impl WaiterRegistry {
     }
 
     pub(crate) fn wake_all(&self) {
-        self.map()
+        self.by_key
+            .lock()
             .values()
             .flatten()
             .for_each(|wake| wake.notify_one());
-    }
-
-    fn map(&self) -> MutexGuard<'_, HashMap<Box<str>, Vec<Arc<Notify>>>> {
-        self.by_key.lock()
     }
 }
 
@@ -99,7 +97,7 @@ impl RegisteredWaiter {
 
 impl Drop for RegisteredWaiter {
     fn drop(&mut self) {
-        let mut map = self.waiters.map();
+        let mut map = self.waiters.by_key.lock();
         if let Some(waiting) = map.get_mut(&self.key) {
             waiting.retain(|wake| !Arc::ptr_eq(wake, &self.wake));
             if waiting.is_empty() {
@@ -198,6 +196,6 @@ mod tests {
             waiters.register("a"),
             waiters.register("b"),
         ));
-        assert!(waiters.map().is_empty());
+        assert!(waiters.by_key.lock().is_empty());
     }
 }

@@ -12,10 +12,7 @@ use std::{
     sync::atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
-use distlock_core::{
-    Moment, OwnerId,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{Moment, OwnerId, sync::Mutex};
 
 /// The limit of entries. A limit is needed because entries of lost guards are never removed one by
 /// one.
@@ -33,7 +30,7 @@ pub(crate) struct WaiterChecks {
 impl WaiterChecks {
     /// Records that a lock passed from one owner to the next.
     pub(crate) fn handed_over(&self, from: OwnerId, to: OwnerId) {
-        let mut owners = self.owners();
+        let mut owners = self.owners.lock();
         owners.remove(&from);
         if owners.len() >= MAX_ENTRIES {
             owners.clear();
@@ -66,14 +63,10 @@ impl WaiterChecks {
         if self.len.load(Ordering::Acquire) == 0 {
             return false;
         }
-        let mut owners = self.owners();
+        let mut owners = self.owners.lock();
         let came = owners.remove(&owner);
         self.len.store(owners.len(), Ordering::Release);
         came
-    }
-
-    fn owners(&self) -> MutexGuard<'_, HashSet<OwnerId>> {
-        self.owners.lock()
     }
 }
 
@@ -117,6 +110,6 @@ mod tests {
         for _ in 0..2 * MAX_ENTRIES {
             waiter_checks.handed_over(OwnerId::new(), OwnerId::new());
         }
-        assert!(waiter_checks.owners().len() <= MAX_ENTRIES);
+        assert!(waiter_checks.owners.lock().len() <= MAX_ENTRIES);
     }
 }

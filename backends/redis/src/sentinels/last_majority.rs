@@ -3,10 +3,7 @@
 //!
 //! Invariant: a round that began earlier never replaces one that began later.
 
-use distlock_core::{
-    Moment,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{Moment, sync::Mutex};
 
 use crate::{config::Endpoint, connection::ServerEpochs};
 
@@ -31,7 +28,7 @@ struct MajorityState {
 
 impl LastMajority {
     pub(super) fn last(&self) -> Option<NamedPrimary> {
-        self.state().named.clone()
+        self.0.lock().named.clone()
     }
 
     /// Returns the last round, if it began at `earliest` or later.
@@ -41,7 +38,7 @@ impl LastMajority {
 
     /// Returns the number of sentinels in the last round.
     pub(super) fn sentinels(&self) -> usize {
-        self.state().sentinels
+        self.0.lock().sentinels
     }
 
     /// Records that a majority of this number of sentinels named a primary. The stored round is
@@ -52,7 +49,7 @@ impl LastMajority {
         sentinels: usize,
         server_epochs: &ServerEpochs,
     ) {
-        let mut state = self.state();
+        let mut state = self.0.lock();
         if state
             .named
             .as_ref()
@@ -69,11 +66,6 @@ impl LastMajority {
             named: Some(named),
             sentinels,
         };
-    }
-
-    // A blocking mutex: it is held only to read and write values.
-    fn state(&self) -> MutexGuard<'_, MajorityState> {
-        self.0.lock()
     }
 }
 

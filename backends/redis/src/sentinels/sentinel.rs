@@ -5,10 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use distlock_core::{
-    Error, ErrorKind, Result,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{Error, ErrorKind, Result, sync::Mutex};
 use redis::{
     PushInfo, PushKind, ServerError, Value,
     aio::{AsyncPushSender, MultiplexedConnection, SendError},
@@ -73,7 +70,7 @@ impl Sentinel {
     }
 
     pub(super) fn record_id(&self, id: &str) {
-        let mut known = self.id();
+        let mut known = self.id.lock();
         if known.as_deref() != Some(id) {
             *known = Some(id.to_owned());
         }
@@ -96,7 +93,7 @@ impl Sentinel {
     /// Returns whether this configured address leads to `other`, which the other sentinels know by
     /// another address.
     pub(super) fn is_configured_as(&self, other: &OtherSentinel) -> bool {
-        self.is_configured && *self.id() == Some(other.id.clone())
+        self.is_configured && *self.id.lock() == Some(other.id.clone())
     }
 
     /// Asks the sentinel for its vote and for the other sentinels that it knows.
@@ -183,10 +180,6 @@ impl Sentinel {
         self.connection
             .get(clock, connector.max_connect_time(), works, make)
             .await
-    }
-
-    fn id(&self) -> MutexGuard<'_, Option<String>> {
-        self.id.lock()
     }
 
     fn refused(&self, refusal: &ServerError, primary: &str) -> Error {

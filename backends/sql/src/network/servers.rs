@@ -6,10 +6,7 @@
 
 use std::{future::Future, net::SocketAddr, time::Duration};
 
-use distlock_core::{
-    Clock, Error, ErrorKind, Result, at_most,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{Clock, Error, ErrorKind, Result, at_most, sync::Mutex};
 use futures_util::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use tokio::net::lookup_host;
 
@@ -58,7 +55,7 @@ impl Servers {
     where
         F: Future<Output = Result<T>>,
     {
-        let last = self.last().clone();
+        let last = self.last.lock().clone();
         let mut hosts = config.hosts.clone();
         if let Some(last) = &last {
             hosts.sort_by_key(|host| *host != last.host);
@@ -87,7 +84,7 @@ impl Servers {
             }
         });
         let (candidate, connected) = first_success(attempts.collect(), trying).await?;
-        *self.last() = Some(candidate);
+        *self.last.lock() = Some(candidate);
         Ok(connected)
     }
 
@@ -137,10 +134,6 @@ impl Servers {
         }
         addresses.sort_by_key(|address| Some(*address) != last);
         Ok(addresses)
-    }
-
-    fn last(&self) -> MutexGuard<'_, Option<Candidate>> {
-        self.last.lock()
     }
 }
 

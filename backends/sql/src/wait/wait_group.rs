@@ -16,10 +16,7 @@ use std::{
 };
 
 use distlock_backend_kit::queue_entry::LearnsOfChange;
-use distlock_core::{
-    HolderLabel, LockName, Moment,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{HolderLabel, LockName, Moment, sync::Mutex};
 use tokio::sync::Notify;
 
 use super::{
@@ -35,7 +32,7 @@ pub(crate) struct WaitGroup {
     /// Wakes the poller when the next poll is due sooner than before.
     pub(crate) poll_sooner: Notify,
     // A blocking mutex: no caller holds this mutex across an await.
-    waiting: Mutex<WaitState>,
+    pub(crate) waiting: Mutex<WaitState>,
 }
 
 impl WaitGroup {
@@ -72,13 +69,13 @@ impl WaitGroup {
     /// Wakes the waiters of a lock that seems to be free, if this process is first in the store
     /// queue of the lock.
     pub(crate) fn wake_waiters(&self, name: &LockName) {
-        self.waiting().wake(name);
+        self.waiting.lock().wake(name);
     }
 
     /// Notes that the store reported the leave of a contender from the queue of a lock.
     #[cfg(feature = "postgres")]
     pub(crate) fn contender_left(&self, name: &LockName) {
-        if let Some(awaited) = self.waiting().by_name.get_mut(name) {
+        if let Some(awaited) = self.waiting.lock().by_name.get_mut(name) {
             awaited.position.somebody_left();
             self.poll_sooner.notify_one();
         }
@@ -86,7 +83,7 @@ impl WaitGroup {
 
     /// Whether no other process is ahead of this one in the queue of a lock.
     pub(crate) fn is_first(&self, name: &LockName) -> bool {
-        let waiting = self.waiting();
+        let waiting = self.waiting.lock();
         let awaited = waiting.by_name.get(name);
         awaited.is_none_or(|awaited| awaited.position.is_first())
     }
@@ -94,26 +91,22 @@ impl WaitGroup {
     /// Whether a contender of this process waits for the lock. Waiters in the local queue of the
     /// holder's own handle are no contenders.
     pub(crate) fn has_waiters(&self, name: &LockName) -> bool {
-        self.waiting().by_name.contains_key(name)
+        self.waiting.lock().by_name.contains_key(name)
     }
 
     /// Handles a gap in the notifications, in which any lock may have become free. Wakes all
     /// waiters that are first, and makes the poller read all other positions again.
     pub(crate) fn any_may_be_free(&self) {
-        for awaited in self.waiting().by_name.values_mut() {
+        for awaited in self.waiting.lock().by_name.values_mut() {
             awaited.wake();
             awaited.position.look_again();
         }
         self.poll_sooner.notify_one();
     }
 
-    pub(crate) fn waiting(&self) -> MutexGuard<'_, WaitState> {
-        self.waiting.lock()
-    }
-
     pub(crate) fn join(&self, name: &LockName, holder: &HolderLabel, now: Moment) -> Arc<Waiter> {
         let waiter = Arc::new(Waiter::new(now, holder.clone()));
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         let notified_by = waiting.notified_by;
         let awaited = waiting.by_name.entry(name.clone());
         let awaited = awaited.or_insert_with(|| AwaitedLock::new(notified_by));
@@ -134,7 +127,7 @@ impl WaitGroup {
         waiter: &Arc<Waiter>,
         granted: bool,
     ) -> Option<QueueEntry> {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         let notified_by = waiting.notified_by;
         let awaited = waiting.by_name.get_mut(name)?;
         let before = awaited.waiters.len();
@@ -165,7 +158,7 @@ impl WaitGroup {
 
     /// The queue entry of this process for a lock, noted as sent at `now`.
     pub(crate) fn entry_to_renew(&self, name: &LockName, now: Moment) -> Option<QueueEntry> {
-        let mut waiting = self.waiting();
+        let mut waiting = self.waiting.lock();
         let awaited = waiting.by_name.get_mut(name)?;
         awaited.position.asking(now);
         awaited.entry(name)
@@ -175,7 +168,7 @@ impl WaitGroup {
 impl fmt::Debug for WaitGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WaitGroup")
-            .field("names", &self.waiting().by_name.len())
+            .field("names", &self.waiting.lock().by_name.len())
             .finish_non_exhaustive()
     }
 }
@@ -262,7 +255,7 @@ mod tests {
             (name, Ok(row))
         });
         let rows = rows.collect();
-        let mut waiting = group.waiting();
+        let mut waiting = group.waiting.lock();
         for awaited in waiting.by_name.values_mut() {
             awaited.position.kept(START, ContendersAhead::default());
         }
@@ -281,7 +274,7 @@ mod tests {
         let group = WaitGroup::adaptive();
         let waiter = group.join(&LockName::new("a").unwrap(), &label(), START);
         waiter.asleep.store(true, Ordering::Relaxed);
-        let renewed = |now| group.waiting().entries_due(now).len();
+        let renewed = |now| group.waiting.lock().entries_due(now).len();
         assert_eq!(renewed(START), 1);
         let later = START + Duration::from_secs(3);
         assert_eq!(renewed(later), 0);

@@ -20,7 +20,7 @@ use std::{
     task::{Context, Waker},
 };
 
-use distlock_core::sync::{Mutex, MutexGuard};
+use distlock_core::sync::Mutex;
 use zookeeper_client as zk;
 
 use super::node::Node;
@@ -64,7 +64,7 @@ pub(crate) struct ContainerWatch {
 impl KnownQueues {
     /// Returns whether the next creation in this container probably needs no listing.
     pub(crate) fn probably_needs_no_listing(&self, parent: &str, connection_number: u64) -> bool {
-        let table = self.lock_table();
+        let table = self.0.lock();
         table.queues.get(parent).is_some_and(|queue| {
             queue.next_likely_follows
                 && !queue.nodes.is_empty()
@@ -79,7 +79,7 @@ impl KnownQueues {
         node: &Arc<Node>,
         connection_number: u64,
     ) -> Option<Vec<Arc<Node>>> {
-        let mut table = self.lock_table();
+        let mut table = self.0.lock();
         let queue = table.queues.get_mut(&node.parent)?;
         let follows = queue.is_watched_on(connection_number)
             && !queue.poll_for_change()
@@ -105,7 +105,7 @@ impl KnownQueues {
     /// shows that each of them is gone, or that its owner in this session has released or given up
     /// the lock. `true` = the caller should set a watch on the container.
     pub(crate) fn note_grant(&self, node: &Arc<Node>, connection_number: u64) -> bool {
-        let mut table = self.lock_table();
+        let mut table = self.0.lock();
         table.use_count += 1;
         let use_count = table.use_count;
         if let Some(queue) = table.queues.get_mut(&node.parent) {
@@ -139,23 +139,19 @@ impl KnownQueues {
 
     /// Forgets all queues, at the end of the session.
     pub(crate) fn clear(&self) {
-        let queues = std::mem::take(&mut self.lock_table().queues);
+        let queues = std::mem::take(&mut self.0.lock().queues);
         // The queues are dropped outside of the mutex, because dropping a watch sends a request.
         drop(queues);
     }
 
     /// Stores the result of a request for a watch on this container; `None` = the request failed.
     pub(crate) fn set_watch(&self, parent: &str, watch: Option<ContainerWatch>) {
-        let mut table = self.lock_table();
+        let mut table = self.0.lock();
         if let Some(queue) = table.queues.get_mut(parent) {
             queue.watch_pending = false;
             queue.next_likely_follows = watch.is_some();
             queue.watch = watch;
         }
-    }
-
-    fn lock_table(&self) -> MutexGuard<'_, KnownQueueTable> {
-        self.0.lock()
     }
 }
 

@@ -82,7 +82,7 @@ impl SessionNodes {
 
     /// Adds a new node. The lease watch will set a watch on the node.
     pub(crate) fn add(&self, node: &Arc<Node>) {
-        let mut tables = self.lock_tables();
+        let mut tables = self.tables.lock();
         tables.by_owner.insert(node.owner, Arc::clone(node));
         tables.by_path.insert(node.path(), Arc::clone(node));
         tables.unwatched.push_back(Arc::downgrade(node));
@@ -91,7 +91,7 @@ impl SessionNodes {
 
     /// Removes a node that is deleted. A newer node of the same owner stays.
     pub(crate) fn remove(&self, node: &Arc<Node>) {
-        let mut tables = self.lock_tables();
+        let mut tables = self.tables.lock();
         tables.by_path.remove(&node.path());
         if tables
             .by_owner
@@ -106,7 +106,7 @@ impl SessionNodes {
 
     /// Returns the newest node of this owner.
     pub(crate) fn find_by_owner(&self, owner: OwnerId) -> Option<Arc<Node>> {
-        self.lock_tables().by_owner.get(&owner).cloned()
+        self.tables.lock().by_owner.get(&owner).cloned()
     }
 
     /// Returns for each of the `children` the node of this session, or `None` when the child is a
@@ -116,7 +116,7 @@ impl SessionNodes {
         parent: &str,
         children: &[String],
     ) -> Vec<Option<Arc<Node>>> {
-        let tables = self.lock_tables();
+        let tables = self.tables.lock();
         children
             .iter()
             .map(|child| tables.by_path.get(&format!("{parent}/{child}")).cloned())
@@ -125,7 +125,7 @@ impl SessionNodes {
 
     /// Returns the nodes of held locks.
     pub(crate) fn held_nodes(&self) -> Vec<Arc<Node>> {
-        let tables = self.lock_tables();
+        let tables = self.tables.lock();
         let nodes = tables.by_owner.values();
         nodes
             .filter(|node| node.status() == NodeStatus::Held)
@@ -134,7 +134,7 @@ impl SessionNodes {
     }
 
     pub(crate) fn is_closing(&self) -> bool {
-        self.lock_tables().closing
+        self.tables.lock().closing
     }
 
     /// Stores a creation that is sent now or was sent before. The lease watch undoes it at
@@ -145,14 +145,14 @@ impl SessionNodes {
         creation: UnknownCreation,
         undo_at: Moment,
     ) {
-        let mut tables = self.lock_tables();
+        let mut tables = self.tables.lock();
         tables.unknown.insert(owner, (creation, undo_at));
         self.schedule_wake(tables, undo_at);
     }
 
     /// Changes the moment at which a stored creation is undone.
     pub(crate) fn undo_unknown_at(&self, owner: OwnerId, undo_at: Moment) {
-        let mut tables = self.lock_tables();
+        let mut tables = self.tables.lock();
         if let Some((_, at)) = tables.unknown.get_mut(&owner) {
             *at = undo_at;
             self.schedule_wake(tables, undo_at);
@@ -162,18 +162,18 @@ impl SessionNodes {
     /// Removes the stored creation of this owner and returns it. The caller then has to find out
     /// whether the node exists.
     pub(crate) fn take_unknown(&self, owner: OwnerId) -> Option<UnknownCreation> {
-        let taken = self.lock_tables().unknown.remove(&owner);
+        let taken = self.tables.lock().unknown.remove(&owner);
         taken.map(|(creation, _)| creation)
     }
 
     /// Schedules a look for due work at the end of a lease.
     pub(crate) fn note_lease_end(&self, at: Moment) {
-        self.schedule_wake(self.lock_tables(), at);
+        self.schedule_wake(self.tables.lock(), at);
     }
 
     /// Empties the tables at the end of the session. Returns the newest node of each owner.
     pub(crate) fn take_all(&self) -> Vec<Arc<Node>> {
-        let mut tables = self.lock_tables();
+        let mut tables = self.tables.lock();
         tables.unknown.clear();
         tables.unwatched.clear();
         tables.by_path.clear();
@@ -182,7 +182,7 @@ impl SessionNodes {
 
     /// Refuses new queue entries from now on. Returns the nodes that wait.
     pub(crate) fn begin_closing(&self) -> Vec<Arc<Node>> {
-        let mut tables = self.lock_tables();
+        let mut tables = self.tables.lock();
         tables.closing = true;
         let nodes = tables.by_owner.values();
         nodes
@@ -198,7 +198,7 @@ impl SessionNodes {
 
     /// Returns the work that is due at `now`. A node to watch is returned only once.
     pub(crate) fn take_due_work(&self, now: Moment) -> DueWork {
-        let mut tables = self.lock_tables();
+        let mut tables = self.tables.lock();
         let mut to_watch = Vec::new();
         let mut next: Option<Moment> = None;
         while let Some(oldest) = tables.unwatched.front() {
@@ -245,9 +245,5 @@ impl SessionNodes {
             drop(tables);
             self.work_added.notify_one();
         }
-    }
-
-    fn lock_tables(&self) -> MutexGuard<'_, NodeTables> {
-        self.tables.lock()
     }
 }

@@ -7,10 +7,7 @@
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use distlock_backend_kit::RequestCount;
-use distlock_core::{
-    Clock, LossReason, Moment, OwnerId, at_most,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{Clock, LossReason, Moment, OwnerId, at_most, sync::Mutex};
 use tokio::{runtime::Handle as Runtime, sync::OnceCell};
 
 use super::{Login, io_thread::IoThread};
@@ -59,7 +56,7 @@ pub(crate) struct EndedLeases(Mutex<VecDeque<(OwnerId, LossReason)>>);
 impl EndedLeases {
     /// Stores the reason for which an owner's lease ended.
     pub(crate) fn remember(&self, owner: OwnerId, reason: LossReason) {
-        let mut ended = self.lock_entries();
+        let mut ended = self.0.lock();
         if ended.len() >= REMEMBERED {
             ended.pop_front();
         }
@@ -68,19 +65,16 @@ impl EndedLeases {
 
     /// Removes the entry of an owner that has entered a queue again.
     pub(crate) fn forget(&self, owner: OwnerId) {
-        self.lock_entries().retain(|(known, _)| *known != owner);
+        self.0.lock().retain(|(known, _)| *known != owner);
     }
 
     /// Returns the reason for which an owner's lease ended, if it is stored.
     pub(crate) fn loss_reason(&self, owner: OwnerId) -> Option<LossReason> {
-        self.lock_entries()
+        self.0
+            .lock()
             .iter()
             .rev()
             .find(|(known, _)| *known == owner)
             .map(|(_, reason)| *reason)
-    }
-
-    fn lock_entries(&self) -> MutexGuard<'_, VecDeque<(OwnerId, LossReason)>> {
-        self.0.lock()
     }
 }

@@ -78,7 +78,7 @@ impl<E: Executor> Batcher<E> {
     /// Safe: the batcher stays closed, and a second call waits for the operations in flight.
     pub async fn close(&self) {
         let (refused, caller_driven) = {
-            let mut state = self.0.state();
+            let mut state = self.0.state.lock();
             state.closed = true;
             (state.queue.drain(), mem::take(&mut state.caller_driven))
         };
@@ -94,7 +94,7 @@ impl<E: Executor> Batcher<E> {
             let quiet = self.0.quiet.notified();
             tokio::pin!(quiet);
             quiet.as_mut().enable();
-            if self.0.state().running == 0 {
+            if self.0.state.lock().running == 0 {
                 return;
             }
             quiet.await;
@@ -105,7 +105,7 @@ impl<E: Executor> Batcher<E> {
     /// is not in flight. Otherwise queues the operation.
     fn admit(&self, op: E::Op) -> Admitted<'_, E> {
         let shared = &self.0;
-        let mut state = shared.state();
+        let mut state = shared.state.lock();
         if state.closed {
             return Admitted::Refused;
         }

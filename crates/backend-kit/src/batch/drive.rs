@@ -16,10 +16,7 @@ use std::{
 
 use tokio::{runtime::Handle, sync::oneshot};
 
-use distlock_core::{
-    Error, ErrorKind, Result,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{Error, ErrorKind, Result, sync::Mutex};
 
 use super::{
     executor::{Executor, Failure, Reply},
@@ -73,7 +70,7 @@ impl<E: Executor> FlightPermit<E> {
     /// gets its answer without waiting for the queue.
     fn give_back_or_spawn(mut self, operation: &Arc<CallerOperation<E>>) {
         let claimed = mem::take(&mut self.claimed);
-        let mut state = self.shared.state();
+        let mut state = self.shared.state.lock();
         state
             .caller_driven
             .retain(|other| !Arc::ptr_eq(other, operation));
@@ -154,7 +151,7 @@ impl<E: Executor> FlightPermit<E> {
     /// must be sent first.
     fn take_ahead(&mut self, answered: &Batch<E>, outcome: &Outcome<E>) -> Option<Batch<E>> {
         let Ok(replies) = outcome else { return None };
-        let mut state = self.shared.state();
+        let mut state = self.shared.state.lock();
         if !state.queue.sends_ahead(answered.ops.len())
             || answered.is_single
             || answered.lost_a_caller()
@@ -171,7 +168,7 @@ impl<E: Executor> FlightPermit<E> {
     /// that waited for these keys, if a permit is free.
     fn free_answered_keys(&mut self) {
         let unanswered = mem::take(&mut self.unanswered);
-        let mut state = self.shared.state();
+        let mut state = self.shared.state.lock();
         state.queue.unclaim(&unanswered);
         if !state.queue.is_empty() {
             self.shared.start_queue(state, &[]);
@@ -181,7 +178,7 @@ impl<E: Executor> FlightPermit<E> {
     /// Takes the next batch. Without a next batch, gives the permit back before the mutex is
     /// unlocked, so that no operation is queued in between without a task.
     fn take_next(&mut self) -> Option<Batch<E>> {
-        let mut state = self.shared.state();
+        let mut state = self.shared.state.lock();
         // A permit above the limit was taken for a long queue, and is given back when the queue is
         // short. But the last permit of a task is kept: the callers that drive their own operations
         // do not send the queue.
@@ -207,7 +204,7 @@ impl<E: Executor> FlightPermit<E> {
             mem::take(&mut self.claimed),
             mem::take(&mut self.unanswered),
         );
-        let mut state = self.shared.state();
+        let mut state = self.shared.state.lock();
         state.queue.unclaim(&claimed);
         state.queue.unclaim(&unanswered);
     }
@@ -228,7 +225,7 @@ impl<E: Executor> Drop for FlightPermit<E> {
             return;
         }
         let stranded = {
-            let mut state = self.shared.state();
+            let mut state = self.shared.state.lock();
             state.running -= 1;
             state.queue.drain_all()
         };
@@ -292,7 +289,7 @@ impl<E: Executor> CallerOperation<E> {
 
     /// Starts a task that drives the operation from now on, because other operations wait for it.
     pub(super) fn take_over(&self, shared: &Arc<BatcherShared<E>>) {
-        let mut driven = self.driven();
+        let mut driven = self.driven.lock();
         match mem::replace(&mut *driven, DrivenBy::CallerPolling { task_wanted: true }) {
             DrivenBy::Caller(flight, waker) => {
                 let (reply, answered) = oneshot::channel();
@@ -312,14 +309,9 @@ impl<E: Executor> CallerOperation<E> {
     /// Takes the operation out, so that its caller can poll it.
     fn take(&self) -> DrivenBy<E> {
         mem::replace(
-            &mut *self.driven(),
+            &mut *self.driven.lock(),
             DrivenBy::CallerPolling { task_wanted: false },
         )
-    }
-
-    fn driven(&self) -> MutexGuard<'_, DrivenBy<E>> {
-        // No code panics while it holds the mutex.
-        self.driven.lock()
     }
 }
 
@@ -390,7 +382,7 @@ impl<E: Executor> Future for CallerDriven<E> {
                         return Poll::Ready(answer);
                     }
                     Poll::Pending => {
-                        let mut driven = self.operation.driven();
+                        let mut driven = self.operation.driven.lock();
                         // `take_over` may have set the flag during the poll. Then nobody else
                         // drives the operation, and operations wait for it that this caller may
                         // never serve: it may not be polled again.
@@ -422,7 +414,7 @@ impl<E: Executor> Drop for CallerDriven<E> {
             return;
         }
         let shared = &self.shared;
-        let mut state = shared.state();
+        let mut state = shared.state.lock();
         state
             .caller_driven
             .retain(|it| !Arc::ptr_eq(it, &self.operation));

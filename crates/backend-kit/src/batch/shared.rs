@@ -47,10 +47,6 @@ pub(super) struct BatcherState<E: Executor> {
 }
 
 impl<E: Executor> BatcherShared<E> {
-    pub(super) fn state(&self) -> MutexGuard<'_, BatcherState<E>> {
-        self.state.lock()
-    }
-
     /// Queues the operation that undoes `answer`, ahead of all other operations.
     pub(super) fn undo(self: &Arc<Self>, op: &E::Op, answer: &E::Answer) {
         let Some(undo) = self.executor.undo(op, answer) else {
@@ -60,7 +56,7 @@ impl<E: Executor> BatcherShared<E> {
         log::debug(move || {
             tracing::debug!(name, "the caller went away: its answer is taken back");
         });
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let caller_driven = self.operations_to_take_over(&mut state, &undo);
         state.queue.push_undo(Pending::without_reply(undo));
         self.start_queue(state, &caller_driven);
@@ -75,7 +71,11 @@ impl<E: Executor> BatcherShared<E> {
     pub(super) fn hand_out(self: &Arc<Self>, batch: Batch<E>, outcome: Outcome<E>) {
         let (is_single, is_one) = (batch.is_single, batch.ops.len() == 1);
         if is_single {
-            let given_up = self.state().queue.count_single_result(outcome.is_err());
+            let given_up = self
+                .state
+                .lock()
+                .queue
+                .count_single_result(outcome.is_err());
             if let Err(Failure::Split(error) | Failure::Whole(error)) = &outcome {
                 for pending in given_up {
                     let _ = pending.answer(Err(error.clone()));
@@ -117,7 +117,7 @@ impl<E: Executor> BatcherShared<E> {
 
     /// Queues operations that must be sent singly, each in its own request.
     fn send_singly(&self, operations: impl Iterator<Item = Pending<E>>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         for pending in operations {
             state.queue.push_single(&self.executor, pending);
         }
@@ -171,7 +171,7 @@ impl<E: Executor> BatcherShared<E> {
 
 impl<E: Executor> Debug for BatcherShared<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let state = self.state();
+        let state = self.state.lock();
         f.debug_struct("Batcher")
             .field("queued", &state.queue.len())
             .field("running", &state.running)

@@ -4,10 +4,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use distlock_core::{
-    DistLock, Result,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{DistLock, Result, sync::Mutex};
 
 use crate::lock_layer::LockLayer;
 
@@ -30,11 +27,7 @@ impl RecordingBackend {
 
     /// The methods that were called so far.
     pub(crate) fn called_methods(&self) -> Vec<&'static str> {
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<&'static str>> {
-        self.called.lock()
+        self.called.lock().clone()
     }
 }
 
@@ -45,7 +38,7 @@ impl LockLayer for RecordingBackend {
     }
 
     async fn before(&self, method: &'static str) -> Result<()> {
-        self.lock().push(method);
+        self.called.lock().push(method);
         Ok(())
     }
 

@@ -8,10 +8,7 @@ use std::{fmt, sync::Arc};
 
 use tokio::sync::Notify;
 
-use crate::{
-    contract::LossReason,
-    sync::{Mutex, MutexGuard},
-};
+use crate::{contract::LossReason, sync::Mutex};
 
 /// The receiving end of loss notifications for one lock.
 #[derive(Clone, Debug)]
@@ -57,7 +54,7 @@ impl LossFeed {
     /// function runs on the thread that reports the loss, so it must be quick.
     pub fn on_loss(&self, listener: impl FnOnce(LossReason) + Send + 'static) {
         let Some(shared) = &self.0 else { return };
-        let mut state = shared.state();
+        let mut state = shared.state.lock();
         match state.reason {
             Some(reason) => {
                 drop(state);
@@ -78,7 +75,7 @@ impl LossFeed {
         };
         loop {
             let changed = shared.changed.notified();
-            if let Some(reason) = shared.state().reason {
+            if let Some(reason) = shared.state.lock().reason {
                 return reason;
             }
             changed.await;
@@ -90,7 +87,7 @@ impl LossSender {
     /// Reports the loss to the holder. Only the first call has an effect.
     pub fn lose(&self, reason: LossReason) {
         let listeners = {
-            let mut state = self.0.state();
+            let mut state = self.0.state.lock();
             if state.reason.is_some() {
                 return;
             }
@@ -110,17 +107,10 @@ impl LossSender {
     }
 }
 
-impl FeedShared {
-    fn state(&self) -> MutexGuard<'_, FeedState> {
-        // Listeners run without the mutex, so no code panics while the mutex is held.
-        self.state.lock()
-    }
-}
-
 impl fmt::Debug for FeedShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Loss")
-            .field("reason", &self.state().reason)
+            .field("reason", &self.state.lock().reason)
             .finish_non_exhaustive()
     }
 }

@@ -21,11 +21,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{
-    clock::Moment,
-    sync::{Mutex, MutexGuard},
-    types::name::LockName,
-};
+use crate::{clock::Moment, sync::Mutex, types::name::LockName};
 
 /// The most names. The number is bounded, because only a later acquire of a name removes that name.
 const MOST: usize = 4096;
@@ -53,7 +49,7 @@ struct Noted {
 impl ContendedNames {
     /// Notes that other processes wait for a name.
     pub(crate) fn note(&self, name: &LockName, now: Moment) {
-        let mut names = self.names();
+        let mut names = self.names.lock();
         if names.len() >= MOST {
             names.clear();
         }
@@ -69,7 +65,7 @@ impl ContendedNames {
     /// Removes the name, because the store says that no other process waits for it.
     pub(crate) fn forget(&self, name: &LockName) {
         if self.any.load(Ordering::Relaxed) {
-            self.remove(&mut self.names(), name);
+            self.remove(&mut self.names.lock(), name);
         }
     }
 
@@ -80,7 +76,7 @@ impl ContendedNames {
         if !self.any.load(Ordering::Relaxed) {
             return false;
         }
-        let mut names = self.names();
+        let mut names = self.names.lock();
         let Some(noted) = names.get(name).filter(|noted| noted.times >= limit) else {
             return false;
         };
@@ -97,7 +93,7 @@ impl ContendedNames {
         if !self.any.load(Ordering::Relaxed) {
             return false;
         }
-        let mut names = self.names();
+        let mut names = self.names.lock();
         let due = names.get(name).is_some_and(|noted| noted.times >= limit);
         if due {
             self.remove(&mut names, name);
@@ -108,11 +104,6 @@ impl ContendedNames {
     fn remove(&self, names: &mut HashMap<LockName, Noted>, name: &LockName) {
         names.remove(name);
         self.any.store(!names.is_empty(), Ordering::Relaxed);
-    }
-
-    fn names(&self) -> MutexGuard<'_, HashMap<LockName, Noted>> {
-        // No code panics while it holds the mutex.
-        self.names.lock()
     }
 }
 
@@ -164,6 +155,6 @@ mod tests {
             let name = LockName::new(format!("{number}")).unwrap();
             noted.note(&name, Moment::from_boot(Duration::ZERO));
         }
-        assert_eq!(noted.names().len(), 1);
+        assert_eq!(noted.names.lock().len(), 1);
     }
 }

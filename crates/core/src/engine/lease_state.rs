@@ -170,19 +170,19 @@ impl LeaseState {
             // `held_by` locks the mutex of the local queue, so the mutex of this state is locked
             // only after it. No thread ever holds both, so no order of the two can deadlock.
             turn.held_by(Arc::downgrade(&lease_state));
-            lease_state.state().turn = Some(turn);
+            lease_state.state.lock().turn = Some(turn);
         }
         lease_state
     }
 
     /// Notes that a request without an answer may still arrive and set the lease to this TTL.
     pub(crate) fn note_unanswered_ttl(&self, ttl: Ttl) {
-        self.state().deadline.note_unanswered(ttl.duration());
+        self.state.lock().deadline.note_unanswered(ttl.duration());
     }
 
     /// The TTL that a request without an answer may still set the lease to.
     pub(crate) fn unanswered_ttl(&self) -> Option<Ttl> {
-        let cap = self.state().deadline.cap();
+        let cap = self.state.lock().deadline.cap();
         cap.and_then(|cap| Ttl::new(cap).ok())
     }
 
@@ -203,31 +203,31 @@ impl LeaseState {
     }
 
     pub(crate) fn token(&self) -> FencingToken {
-        self.state().token
+        self.state.lock().token
     }
 
     pub(crate) fn epoch(&self) -> Epoch {
-        self.state().epoch.clone()
+        self.state.lock().epoch.clone()
     }
 
     pub(crate) fn ttl(&self) -> Ttl {
-        self.state().ttl
+        self.state.lock().ttl
     }
 
     /// The TTL that a new renewal may count on: no longer than the TTL of a request without an
     /// answer, because that request may still reach the store after the renewal.
     pub(crate) fn believed_ttl(&self) -> Ttl {
-        let state = self.state();
+        let state = self.state.lock();
         Ttl::new(state.deadline.believed(state.ttl.duration())).unwrap_or(state.ttl)
     }
 
     /// The longest minimum hold of the guards of this lease.
     pub(crate) fn min_hold(&self) -> Duration {
-        self.state().min_hold
+        self.state.lock().min_hold
     }
 
     pub(crate) fn hold_at_least(&self, time: Duration) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.min_hold = state.min_hold.max(time);
     }
 
@@ -242,13 +242,13 @@ impl LeaseState {
     /// The values for a release: the lease, the local deadline, and the moment at which the store
     /// has ended the lease at the latest.
     pub(crate) fn release_terms(&self) -> (Lease, Moment, Moment) {
-        let state = self.state();
+        let state = self.state.lock();
         let lease = Lease::new(self.name.clone(), self.owner, Some(state.token));
         (lease, state.deadline.at(), state.deadline.latest())
     }
 
     pub(crate) fn fence(&self) -> Fence {
-        let state = self.state();
+        let state = self.state.lock();
         Fence::new(state.token, self.owner.tag(), state.epoch.clone())
     }
 
@@ -273,7 +273,7 @@ impl LeaseState {
     }
 
     pub(crate) fn remaining(&self) -> Duration {
-        let state = self.state();
+        let state = self.state.lock();
         match state.phase {
             Phase::Held => state.deadline.at().since(self.clock.now()),
             Phase::Lost(_) | Phase::Released => Duration::ZERO,
@@ -282,7 +282,7 @@ impl LeaseState {
 
     /// The local deadline, also of a lease that was lost before its deadline.
     pub(crate) fn deadline(&self) -> Moment {
-        self.state().deadline.at()
+        self.state.lock().deadline.at()
     }
 
     /// The reason if the lease is lost by now; `None` otherwise.
@@ -293,7 +293,7 @@ impl LeaseState {
     /// Locks the state. Ends a lease whose deadline has passed, and returns the reason of a lost
     /// lease.
     fn state_now(&self) -> Result<MutexGuard<'_, LeaseFields>, LossReason> {
-        let state = self.state();
+        let state = self.state.lock();
         if let Phase::Lost(reason) = state.phase {
             return Err(reason);
         }
@@ -358,7 +358,7 @@ impl LeaseState {
     /// first reason, and a released lease stays released. Returns whether this call ended the
     /// lease.
     pub(crate) fn lose(&self, reason: LossReason) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         let held = state.phase == Phase::Held;
         self.end(state, Phase::Lost(reason));
         held
@@ -417,7 +417,7 @@ impl LeaseState {
 
     /// Counts one guard less. Returns whether no guard is left.
     pub(crate) fn remove_guard(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.depth = state.depth.saturating_sub(1);
         state.depth == 0
     }
@@ -425,12 +425,12 @@ impl LeaseState {
     /// Marks that the last guard is ending the lease: no renewal, no extension and no further guard
     /// may start any more.
     pub(crate) fn begin_release(&self) {
-        self.state().begin_release();
+        self.state.lock().begin_release();
     }
 
     /// As [`LeaseState::begin_release`]; `false`, and no change, when other guards share the lease.
     pub(crate) fn begin_release_of_only_guard(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // One step with the mark below: a guard that joins in between would share the lease of a
         // ticket.
         if state.depth > 1 {
@@ -443,18 +443,18 @@ impl LeaseState {
     /// Whether the lease may be renewed or extended. The caller must have `io` locked. The last
     /// guard sets `leaving` and then waits for `io`, so no renewal can start after that wait.
     pub(crate) fn may_renew(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         state.phase == Phase::Held && !state.leaving
     }
 
     /// Ends the renewals in the background.
     pub(crate) fn stop_renewing(&self) {
-        self.state().stop_renewing();
+        self.state.lock().stop_renewing();
     }
 
     /// Returns the keeper's next step. For `Due::Renew`, also marks the renewal as in flight.
     pub(crate) fn take_due_step(&self) -> Due {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.phase != Phase::Held {
             return Due::Ended;
         }
@@ -478,7 +478,7 @@ impl LeaseState {
     /// Records the moment of the next event as scheduled. Returns that moment, and the moment that
     /// was recorded before. `None` when the lease has ended.
     pub(crate) fn schedule_next(&self) -> Option<(Moment, Option<Moment>)> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.phase != Phase::Held {
             return None;
         }
@@ -489,7 +489,7 @@ impl LeaseState {
 
     /// Removes the recorded moment of the next event, and returns that moment.
     pub(crate) fn unschedule(&self) -> Option<Moment> {
-        self.state().scheduled.take()
+        self.state.lock().scheduled.take()
     }
 
     /// Notes that a renewal or extension is about to be sent, and returns the moment of sending.
@@ -506,7 +506,7 @@ impl LeaseState {
     /// Whether a later renewal is planned. A background renewal that waited for `io` is then not
     /// needed any more, because an extension was sent before.
     pub(crate) fn renews_later(&self) -> bool {
-        self.state().renew_at.is_some()
+        self.state.lock().renew_at.is_some()
     }
 
     /// Processes the answer to the renewal that was sent at `sent`; `None` = no answer in time. The
@@ -521,7 +521,7 @@ impl LeaseState {
         // An answer after the deadline does not count, because another process may hold the lock by
         // now.
         self.check()?;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // Another thread may have ended the lease between the check and this lock.
         if state.phase != Phase::Held {
             return Ok(None);
@@ -613,16 +613,11 @@ impl LeaseState {
             }
         }
     }
-
-    fn state(&self) -> MutexGuard<'_, LeaseFields> {
-        // No code in this module panics while it holds the mutex.
-        self.state.lock()
-    }
 }
 
 impl fmt::Debug for LeaseState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = self.state();
+        let state = self.state.lock();
         f.debug_struct("LeaseState")
             .field("name", &self.name)
             .field("token", &state.token)

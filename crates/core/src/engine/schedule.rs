@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use crate::{
     clock::{Clock, Moment},
     engine::lease_state::LeaseState,
-    sync::{Mutex, MutexGuard},
+    sync::Mutex,
 };
 
 /// The longest sleep of the keeper while it has a lease. The keeper's timer does not count the time
@@ -50,7 +50,7 @@ impl Schedule {
     pub(super) fn put(&self, lease_state: &Arc<LeaseState>) {
         // The mutex is locked before `schedule_next` is called. Otherwise two concurrent calls for
         // one lease could insert two entries, and one of them would never be removed.
-        let mut events = self.events();
+        let mut events = self.events.lock();
         let Some((at, before)) = lease_state.schedule_next() else {
             return;
         };
@@ -73,7 +73,7 @@ impl Schedule {
     /// Removes the entry of a lease that has ended.
     pub(super) fn remove(&self, lease_state: &LeaseState) {
         if let Some(at) = lease_state.unschedule() {
-            self.events().by_time.remove(&(at, lease_state.id()));
+            self.events.lock().by_time.remove(&(at, lease_state.id()));
         }
     }
 
@@ -85,7 +85,7 @@ impl Schedule {
     /// Removes and returns every lease with an event that is due.
     pub(super) fn take_due(&self) -> Vec<Arc<LeaseState>> {
         let now = self.clock.now();
-        let mut events = self.events();
+        let mut events = self.events.lock();
         let mut due = Vec::new();
         while let Some(first) = events.by_time.first_entry() {
             if first.key().0 > now {
@@ -100,7 +100,7 @@ impl Schedule {
 
     /// Ends the renewals of all leases. The entries stay, so that the deadlines are still watched.
     pub(super) fn stop_renewing(&self) {
-        for lease_state in self.events().by_time.values() {
+        for lease_state in self.events.lock().by_time.values() {
             lease_state.stop_renewing();
         }
     }
@@ -108,7 +108,7 @@ impl Schedule {
     /// The time to sleep before the next event, [`LONGEST_SLEEP`] at most; `None` = there is no
     /// event.
     pub(super) fn until_next(&self) -> Option<Duration> {
-        let events = self.events();
+        let events = self.events.lock();
         let (&(at, _), _) = events.by_time.first_key_value()?;
         Some(at.since(self.clock.now()).min(LONGEST_SLEEP))
     }
@@ -116,7 +116,7 @@ impl Schedule {
     /// The time to sleep; `None` = until woken. `idle` counts the sleeps in a row without a lease.
     pub(super) fn time_to_sleep(&self, idle: &mut u32) -> Option<Duration> {
         let now = self.clock.now();
-        let mut events = self.events();
+        let mut events = self.events.lock();
         let next = events.by_time.first_key_value().map(|(&(at, _), _)| at);
         *idle = if next.is_some() {
             0
@@ -133,9 +133,5 @@ impl Schedule {
         };
         events.next_look = Some(now + pause);
         Some(pause)
-    }
-
-    fn events(&self) -> MutexGuard<'_, Events> {
-        self.events.lock()
     }
 }

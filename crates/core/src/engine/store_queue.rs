@@ -13,11 +13,7 @@
 
 use std::{collections::HashMap, fmt, sync::Arc};
 
-use crate::{
-    engine::local_queue::LocalTurn,
-    sync::{Mutex, MutexGuard},
-    types::name::LockName,
-};
+use crate::{engine::local_queue::LocalTurn, sync::Mutex, types::name::LockName};
 
 /// The number of contenders behind the first one that may wait at the store. Further tasks wait in
 /// the local queue.
@@ -38,7 +34,7 @@ impl StoreQueues {
     /// Counts a task that has joined the store queue. The turn passes to the next task now, or,
     /// above the limit, as soon as a contender has left.
     pub(crate) fn join(self: &Arc<Self>, name: &LockName, turn: LocalTurn) -> StorePlace {
-        let mut names = self.names();
+        let mut names = self.0.lock();
         let contenders = names.entry(name.clone()).or_default();
         contenders.waiting += 1;
         let passed_on = if contenders.waiting > AHEAD {
@@ -55,11 +51,6 @@ impl StoreQueues {
             name: name.clone(),
         }
     }
-
-    fn names(&self) -> MutexGuard<'_, HashMap<LockName, OwnContenders>> {
-        // No code panics while it holds the mutex.
-        self.0.lock()
-    }
 }
 
 /// One task in the store queue, as long as the task waits. The drop of this value lets the next
@@ -71,7 +62,7 @@ pub(crate) struct StorePlace {
 
 impl Drop for StorePlace {
     fn drop(&mut self) {
-        let mut names = self.all.names();
+        let mut names = self.all.0.lock();
         let Some(contenders) = names.get_mut(&self.name) else {
             return;
         };
@@ -148,7 +139,7 @@ mod tests {
         store_place.pop();
         store_place.push(all.join(&name, turn(places.remove(0)).await));
         drop(store_place);
-        assert!(all.names().is_empty());
+        assert!(all.0.lock().is_empty());
         assert_eq!(queues.len(), 0);
     }
 }

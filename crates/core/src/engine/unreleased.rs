@@ -42,7 +42,7 @@ struct Unconfirmed {
 impl UnreleasedLeases {
     /// Puts a lease on the list that ends at `until` if no release is confirmed.
     pub(crate) fn add(&self, now: Moment, lease: &Lease, until: Moment) {
-        let mut by_owner = self.by_owner();
+        let mut by_owner = self.by_owner.lock();
         // Without this a process that runs for long would keep all leases that ended by themselves.
         by_owner.retain(|_, lease| lease.until > now);
         by_owner.entry(lease.owner).or_insert_with(|| Unconfirmed {
@@ -54,20 +54,21 @@ impl UnreleasedLeases {
 
     /// Notes the error of a release of a lease on the list.
     pub(crate) fn note_error(&self, lease: &Lease, error: &Error) {
-        if let Some(unconfirmed) = self.by_owner().get_mut(&lease.owner) {
+        if let Some(unconfirmed) = self.by_owner.lock().get_mut(&lease.owner) {
             unconfirmed.error.get_or_insert_with(|| error.clone());
         }
     }
 
     /// Removes a lease: the store has confirmed that its owner does not hold the lock.
     pub(crate) fn remove(&self, lease: &Lease) {
-        self.by_owner().remove(&lease.owner);
+        self.by_owner.lock().remove(&lease.owner);
     }
 
     /// The locks of the leases on the list, in the order of their names.
     pub(crate) fn list(&self, now: Moment) -> Vec<Unreleased> {
         let mut list: Vec<_> = self
-            .by_owner()
+            .by_owner
+            .lock()
             .values()
             .map(|lease| Unreleased {
                 name: lease.name.clone(),
@@ -77,10 +78,6 @@ impl UnreleasedLeases {
             .collect();
         list.sort_by(|one, other| one.name.cmp(&other.name));
         list
-    }
-
-    fn by_owner(&self) -> crate::sync::MutexGuard<'_, BTreeMap<OwnerId, Unconfirmed>> {
-        self.by_owner.lock()
     }
 }
 

@@ -19,10 +19,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{
-    Clock, Sleep,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{Clock, Sleep, sync::Mutex};
 use futures_util::task::AtomicWaker;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -95,19 +92,15 @@ impl ConnectionState {
         }
     }
 
-    fn lock_permits(&self) -> MutexGuard<'_, Permits> {
-        self.permits.lock()
-    }
-
     /// Whether the connection has not logged in, and still has its place.
     pub(super) fn is_stranger(&self) -> bool {
-        self.lock_permits().pending.is_some()
+        self.permits.lock().pending.is_some()
     }
 
     /// Ends the connection of a stranger. Its permits return at once, not when its task has
     /// noticed. Returns `false` for a connection that is no stranger, which keeps its permits.
     pub(super) fn evict(&self) -> bool {
-        let mut permits = self.lock_permits();
+        let mut permits = self.permits.lock();
         // A login takes this permit under the same lock. So a connection cannot both log in and
         // lose its place.
         if permits.pending.is_none() {
@@ -136,7 +129,7 @@ impl ConnectionState {
             metrics::counter!("distlock_connections_refused_total").increment(1);
             return false;
         };
-        let mut permits = self.lock_permits();
+        let mut permits = self.permits.lock();
         (permits.address, permits.address_pending) = (Some(address), Some(pending));
         drop(permits);
         let _ = self.source.set(source);
@@ -166,7 +159,7 @@ impl ConnectionHandle {
     /// no longer counts as pending in the quota.
     pub(crate) fn mark_logged_in(&self) {
         self.state.logged_in.store(true, Ordering::Release);
-        let mut permits = self.state.lock_permits();
+        let mut permits = self.state.permits.lock();
         drop((permits.pending.take(), permits.address_pending.take()));
     }
 

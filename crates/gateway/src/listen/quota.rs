@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use distlock_core::sync::{Mutex, MutexGuard};
+use distlock_core::sync::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Highest numbers of connections at one time.
@@ -77,7 +77,7 @@ impl ConnectionQuota {
     pub(super) fn acquire_for_address(&self, address: IpAddr) -> Option<Pair<AddressPermit>> {
         let network = counted_network(address);
         let bounds = &self.addresses.bounds;
-        let mut taken = self.addresses.lock_counts();
+        let mut taken = self.addresses.taken.lock();
         let now = taken.entry(network).or_default();
         if now.all >= bounds.all_per_address || now.pending >= bounds.pending_per_address {
             return None;
@@ -94,15 +94,9 @@ impl ConnectionQuota {
     }
 }
 
-impl Addresses {
-    fn lock_counts(&self) -> MutexGuard<'_, HashMap<IpAddr, Count>> {
-        self.taken.lock()
-    }
-}
-
 impl Drop for AddressPermit {
     fn drop(&mut self) {
-        let mut taken = self.addresses.lock_counts();
+        let mut taken = self.addresses.taken.lock();
         let Some(now) = taken.get_mut(&self.network) else {
             return;
         };
@@ -159,6 +153,6 @@ mod tests {
         assert!(acquire("2001:db8::3").is_none(), "one network");
         acquire("2001:db8:0:1::1").unwrap();
         drop((_first, third.0, _others, _six));
-        assert!(quota.addresses.lock_counts().is_empty());
+        assert!(quota.addresses.taken.lock().is_empty());
     }
 }

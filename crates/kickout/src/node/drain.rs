@@ -11,10 +11,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{
-    Error, ErrorKind, Result,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{Error, ErrorKind, Result, sync::Mutex};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -39,16 +36,10 @@ pub(crate) struct Drain {
     running: Mutex<Option<CancellationToken>>,
 }
 
-impl Drain {
-    fn running(&self) -> MutexGuard<'_, Option<CancellationToken>> {
-        self.running.lock()
-    }
-}
-
 impl Node {
     /// Whether a drain was begun and has not ended.
     pub(crate) fn is_draining(&self) -> bool {
-        self.drain.running().is_some()
+        self.drain.running.lock().is_some()
     }
 
     /// Refuses further logins and ends the sessions, `rate` of them per second.
@@ -60,7 +51,7 @@ impl Node {
             ));
         }
         let stop = self.tasks.stop.child_token();
-        if let Some(before) = self.drain.running().replace(stop.clone()) {
+        if let Some(before) = self.drain.running.lock().replace(stop.clone()) {
             before.cancel();
         }
         self.refuse_logins();
@@ -75,7 +66,7 @@ impl Node {
 
     /// Stops the drain, so that the node takes logins again.
     pub(crate) async fn end_drain(&self) -> Result<()> {
-        if let Some(before) = self.drain.running().take() {
+        if let Some(before) = self.drain.running.lock().take() {
             before.cancel();
             self.drain.refuses_logins.store(false, Ordering::Release);
             self.events.emit(Transition::NodeDraining, |event| {

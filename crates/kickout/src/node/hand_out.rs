@@ -8,12 +8,9 @@
 //! session's own node claims it from the store, so a call that is late or repeated delivers nothing
 //! twice.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
-use distlock_core::{Moment, sync::MutexGuard};
+use distlock_core::Moment;
 
 use crate::{
     model::{
@@ -101,7 +98,7 @@ impl Node {
 
     /// Remembers accounts for a node.
     fn owe(&self, node: &NodeId, uids: impl IntoIterator<Item = Uid>) {
-        let mut all = self.owed();
+        let mut all = self.owed.lock();
         for uid in uids {
             let owed = all.entry(node.clone()).or_insert_with(|| OwedAccounts {
                 uids: BTreeSet::new(),
@@ -115,7 +112,7 @@ impl Node {
 
     /// Takes out some of the accounts that are remembered for a node.
     fn take_owed(&self, node: &NodeId) -> Vec<Uid> {
-        let mut all = self.owed();
+        let mut all = self.owed.lock();
         let Some(owed) = all.get_mut(node) else {
             return Vec::new();
         };
@@ -131,12 +128,8 @@ impl Node {
     /// get the messages with the next login.
     fn forget_owed_to_dead(&self, up: &[NodeAddress]) {
         let (now, life) = (self.clock.now(), self.settings.timers.node_lease * 2);
-        self.owed().retain(|node, owed| {
+        self.owed.lock().retain(|node, owed| {
             now.since(owed.noted) < life || up.iter().any(|address| address.node == *node)
         });
-    }
-
-    fn owed(&self) -> MutexGuard<'_, HashMap<NodeId, OwedAccounts>> {
-        self.owed.lock()
     }
 }

@@ -32,16 +32,10 @@ struct HistoryState {
     suspended_until: Option<Moment>,
 }
 
-impl History {
-    fn state(&self) -> MutexGuard<'_, HistoryState> {
-        self.state.lock()
-    }
-}
-
 impl Node {
     /// Notes the epoch of a lock of this node. A new epoch suspends grants.
     pub(crate) fn observe_epoch(&self, epoch: &Epoch) {
-        let mut state = self.history.state();
+        let mut state = self.history.state.lock();
         // A lock that was last renewed before the change still reports the old epoch. If the old
         // epoch counted as another change, grants would be suspended again.
         let is_old = state.epoch_before.as_ref() == Some(epoch)
@@ -82,7 +76,7 @@ impl Node {
 
     /// Notes the id of the store's roster; `None` without a roster. A changed id suspends grants.
     pub(crate) fn observe_roster(&self, id: Option<Uuid>) {
-        let mut state = self.history.state();
+        let mut state = self.history.state.lock();
         let before = std::mem::replace(&mut state.roster, id);
         if before.is_some() && before != id {
             self.suspend_grants(state, "the store was emptied");
@@ -91,7 +85,7 @@ impl Node {
 
     /// Suspends grants, because the store may have lost sessions. `why` is for the log.
     pub(crate) fn report_data_loss(&self, why: &'static str) {
-        self.suspend_grants(self.history.state(), why);
+        self.suspend_grants(self.history.state.lock(), why);
     }
 
     /// Suspends grants for one node lease. The caller passes the guard under which it noted the
@@ -111,7 +105,7 @@ impl Node {
 
     /// Time until grants are allowed again; `None` if grants are allowed.
     pub(crate) fn grants_suspended_for(&self) -> Option<Duration> {
-        self.remaining_suspension(&self.history.state())
+        self.remaining_suspension(&self.history.state.lock())
     }
 
     /// The same as [`grants_suspended_for`](Self::grants_suspended_for), for a caller with the

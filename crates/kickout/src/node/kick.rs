@@ -3,9 +3,9 @@
 //! A revocation is removed from the record only after its session is known to have ended. A failed
 //! kick is repeated. The session's node also finds the revocation at its next reconciliation.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
-use distlock_core::{Moment, Result, at_most, sync::MutexGuard};
+use distlock_core::{Moment, Result, at_most};
 use futures_util::future::join_all;
 
 use crate::{
@@ -68,7 +68,7 @@ impl Node {
     /// repetition stops after two node leases, because a node that still does not answer has lost
     /// its lease by that time.
     pub(crate) fn keep_kicking(self: &Arc<Self>, uid: &Uid) {
-        if !self.repeated_kicks().insert(uid.clone()) {
+        if !self.repeated_kicks.lock().insert(uid.clone()) {
             return;
         }
         let (node, uid) = (Arc::clone(self), uid.clone());
@@ -88,7 +88,7 @@ impl Node {
                         kicked, and are kicked again"),
                 }
             }
-            node.repeated_kicks().remove(&uid);
+            node.repeated_kicks.lock().remove(&uid);
         });
     }
 
@@ -183,9 +183,5 @@ impl Node {
             Err(_) if is_permitted => KickAttempt::Failed,
             Err(_) => KickAttempt::CircuitOpen,
         }
-    }
-
-    fn repeated_kicks(&self) -> MutexGuard<'_, HashSet<Uid>> {
-        self.repeated_kicks.lock()
     }
 }

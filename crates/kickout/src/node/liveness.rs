@@ -8,10 +8,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{
-    Error, ErrorKind, Moment, Result, at_most,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{Error, ErrorKind, Moment, Result, at_most, sync::Mutex};
 use futures_util::future::join_all;
 
 use crate::{
@@ -57,12 +54,6 @@ struct LastAnswer {
     dead: Boot,
     /// The incarnation that holds the lease; `None` if no readable lease is held.
     up: Option<NodeAddress>,
-}
-
-impl LastAnswers {
-    fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, LastAnswer>> {
-        self.0.lock()
-    }
 }
 
 impl Node {
@@ -150,7 +141,7 @@ impl Node {
                 ),
             ));
         }
-        let mut answers = self.last_answers.lock();
+        let mut answers = self.last_answers.0.lock();
         if !answers.contains_key(node) {
             // Nodes may get a new name with each start, so the answers about unused names are
             // removed. A later look-up of such a name asks the store again.
@@ -170,12 +161,12 @@ impl Node {
 
     /// Removes the answer about a node, so that the next look-up asks the store.
     pub(crate) fn forget_liveness(&self, node: &NodeId) {
-        self.last_answers.lock().remove(node);
+        self.last_answers.0.lock().remove(node);
     }
 
     /// The liveness from the last answer, if that answer is fresh and covers the incarnation.
     fn fresh_answer(&self, node: &NodeId, boot: Boot) -> Option<Liveness> {
-        let answers = self.last_answers.lock();
+        let answers = self.last_answers.0.lock();
         let answers = answers.get(node)?;
         let age = MAX_ANSWER_AGE.min(self.settings.timers.node_lease / 20);
         let fresh = self.clock.now().since(answers.asked) < age;
@@ -238,7 +229,7 @@ mod tests {
             }
             clock.advance(UNUSED_ANSWER_LIFE / 2);
         }
-        let answers = node.last_answers.lock().len();
+        let answers = node.last_answers.0.lock().len();
         assert!(answers <= 3, "{answers}");
     }
 }

@@ -11,10 +11,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{
-    Clock, Epoch, LockWatch, LossReason,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{Clock, Epoch, LockWatch, LossReason, sync::Mutex};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -67,7 +64,7 @@ impl Lease {
     /// Time until the deadline; zero after the lease was lost or given up. A lease that is missing
     /// from the store still runs until its deadline.
     pub(crate) fn remaining(&self) -> Duration {
-        self.watch().as_ref().map_or(Duration::ZERO, |lock| {
+        self.watch.lock().as_ref().map_or(Duration::ZERO, |lock| {
             let missing = lock.loss().is_some_and(is_missing);
             // `LockWatch::remaining` is zero after any loss. If the store lost data, the other
             // nodes grant no login for one node lease, so the sessions may go on until then.
@@ -81,12 +78,12 @@ impl Lease {
 
     /// The epoch of the lease; `None` after it was given up.
     pub(crate) fn epoch(&self) -> Option<Epoch> {
-        self.watch().as_ref().map(|lock| lock.fence().epoch)
+        self.watch.lock().as_ref().map(|lock| lock.fence().epoch)
     }
 
     /// Continues the lease with a lock that was taken again.
     pub(crate) fn replace_lock(&self, lock: LockWatch) {
-        *self.watch() = Some(lock);
+        *self.watch.lock() = Some(lock);
     }
 
     /// Notes the roster that lists this incarnation.
@@ -101,11 +98,7 @@ impl Lease {
 
     /// Makes the lease invalid for all clones at once.
     pub(crate) fn give_up(&self) {
-        *self.watch() = None;
-    }
-
-    fn watch(&self) -> MutexGuard<'_, Option<LockWatch>> {
-        self.watch.lock()
+        *self.watch.lock() = None;
     }
 }
 

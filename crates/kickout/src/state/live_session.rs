@@ -11,10 +11,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{
-    Moment, micros,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{Moment, micros, sync::Mutex};
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::{
@@ -126,17 +123,17 @@ impl LiveSession {
     }
 
     pub(crate) fn phase(&self) -> Phase {
-        self.state().phase
+        self.state.lock().phase
     }
 
     pub(crate) fn generation(&self) -> Generation {
-        self.state().r#gen
+        self.state.lock().r#gen
     }
 
     /// Notes that the write of the grant is about to be sent. From now on the directory may name
     /// the session, so the session's logout has to delete it from the directory.
     pub(crate) fn mark_listed(&self, r#gen: Generation) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.r#gen = r#gen;
         state.listed = true;
     }
@@ -144,7 +141,7 @@ impl LiveSession {
     /// Pending -> Active, unless the session was superseded or the lease has ended. `Err` is the
     /// notice for the client.
     pub(crate) fn activate(&self) -> Result<(), Offline> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.phase == Phase::Pending && self.incarnation.lease.is_valid() {
             state.phase = Phase::Active;
             state.admitted = true;
@@ -222,7 +219,7 @@ impl LiveSession {
     /// session. Logins wait until `save_until` for the session's program. Returns true if this call
     /// changed the phase.
     pub(crate) fn supersede(&self, notice: Offline, listed: bool, save_until: Moment) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.phase > Phase::Active {
             return false;
         }
@@ -237,13 +234,13 @@ impl LiveSession {
 
     /// Notes that the session's program has saved.
     pub(crate) fn mark_saved(&self) {
-        self.state().saved = true;
+        self.state.lock().saved = true;
     }
 
     /// Whether nothing of the session is left to save: its program has said so, or the session
     /// ended before its client was let in.
     pub(crate) fn is_saved(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         state.saved || (!state.admitted && state.phase > Phase::Active)
     }
 
@@ -252,7 +249,7 @@ impl LiveSession {
         if !self.saves || self.is_saved() {
             return false;
         }
-        let state = self.state();
+        let state = self.state.lock();
         // After a logout nobody is left who could say that the program has saved.
         state.phase == Phase::Superseded && state.save_until.is_some_and(|until| now < until)
     }
@@ -260,7 +257,7 @@ impl LiveSession {
     /// Any earlier phase -> Closing. Returns whether the directory may name the session; `None` if
     /// the phase was Closing or Closed already.
     pub(crate) fn begin_close(&self) -> Option<bool> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.phase >= Phase::Closing {
             return None;
         }
@@ -270,7 +267,7 @@ impl LiveSession {
 
     /// Any phase -> Closed. Counts the end of a session that was ever active.
     pub(crate) fn mark_closed(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.admitted && state.phase < Phase::Closed {
             meters::count_session_end(self.notice.borrow().as_ref().map(|notice| notice.code));
         }
@@ -327,9 +324,5 @@ impl LiveSession {
     fn current_notice(&self) -> Offline {
         let notice = self.notice.borrow().clone();
         notice.unwrap_or_else(|| Offline::new(Code::NodeFenced))
-    }
-
-    fn state(&self) -> MutexGuard<'_, LiveState> {
-        self.state.lock()
     }
 }

@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use distlock_core::sync::{Mutex, MutexGuard};
+use distlock_core::sync::Mutex;
 use tokio::sync::{oneshot, watch};
 
 use crate::model::{
@@ -95,7 +95,7 @@ impl LoginQueues {
         claim: &LoginClaim,
     ) -> Result<LoginTurn, QueueRefusal> {
         let waiting = {
-            let mut queues = self.lock();
+            let mut queues = self.0.lock();
             let Some(queue) = queues.get_mut(uid) else {
                 let (new_turn, replace_current) = self.new_turn(uid);
                 queues.insert(
@@ -144,12 +144,12 @@ impl LoginQueues {
 
     /// At most `most` accounts with a login in progress.
     pub(crate) fn busy_accounts(&self, most: usize) -> Vec<Uid> {
-        self.lock().keys().take(most).cloned().collect()
+        self.0.lock().keys().take(most).cloned().collect()
     }
 
     /// Number of accounts with a login in progress.
     pub(crate) fn len(&self) -> usize {
-        self.lock().len()
+        self.0.lock().len()
     }
 
     /// Makes a turn, and the sender that informs its login of a newer login.
@@ -167,7 +167,7 @@ impl LoginQueues {
     fn admit_next(&self, uid: &Uid) {
         loop {
             let refused = {
-                let mut queues = self.lock();
+                let mut queues = self.0.lock();
                 let Some(queue) = queues.get_mut(uid) else {
                     return;
                 };
@@ -189,10 +189,6 @@ impl LoginQueues {
             }
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Uid, AccountQueue>> {
-        self.0.lock()
-    }
 }
 
 impl LoginTurn {
@@ -211,7 +207,7 @@ impl LoginTurn {
     /// Makes this login irreplaceable, before its write. `Err` holds the device of a newer login
     /// that has replaced this login.
     pub(crate) fn commit(&self) -> Result<(), Device> {
-        let mut queues = self.queues.lock();
+        let mut queues = self.queues.0.lock();
         if let Some(device) = self.replaced.borrow().clone() {
             return Err(device);
         }

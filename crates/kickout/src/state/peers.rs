@@ -5,10 +5,7 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use distlock_core::{
-    Clock, Moment, at_most,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{Clock, Moment, at_most, sync::Mutex};
 use tokio::sync::Semaphore;
 
 use crate::{
@@ -169,7 +166,7 @@ impl PeerClient {
         let links = self.links.lock();
         let link = Arc::clone(links.get(node)?);
         drop(links);
-        let health = link.health();
+        let health = link.health.lock();
         let told = health.failures >= FAILURES_TO_TELL;
         health.failure.clone().filter(|_| told)
     }
@@ -248,7 +245,7 @@ impl PeerClient {
                 }),
             })
         });
-        link.health().asked = now;
+        link.health.lock().asked = now;
         Arc::clone(link)
     }
 }
@@ -260,24 +257,20 @@ fn circuit_open_error(node: &NodeId) -> PeerError {
 }
 
 impl PeerLink {
-    fn health(&self) -> MutexGuard<'_, PeerHealth> {
-        self.health.lock()
-    }
-
     /// Whether no call has used the link for a while.
     fn is_unused(&self, now: Moment) -> bool {
-        now.since(self.health().asked) > UNUSED_LINK_LIFE
+        now.since(self.health.lock().asked) > UNUSED_LINK_LIFE
     }
 
     fn is_circuit_open(&self, now: Moment) -> bool {
-        let health = self.health();
+        let health = self.health.lock();
         health.open_until.is_some_and(|until| now < until)
     }
 
     /// Allows a kick now, or returns the time that the kick has to wait. Behind an open circuit, an
     /// allowed kick makes other kicks wait for `PROBE_PERIOD`.
     fn reserve_kick(&self, now: Moment) -> Result<(), Duration> {
-        let mut health = self.health();
+        let mut health = self.health.lock();
         if health.open_until.is_none_or(|until| now >= until) {
             return Ok(());
         }
@@ -292,7 +285,7 @@ impl PeerLink {
     /// Notes the outcome of a call, which opens or closes the circuit. Returns what the log has to
     /// say about it.
     fn record_outcome(&self, failure: Option<&PeerError>, now: Moment) -> Option<LinkNews> {
-        let mut health = self.health();
+        let mut health = self.health.lock();
         health.failure = failure.cloned();
         if failure.is_none() {
             health.failures = 0;

@@ -9,10 +9,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{
-    Moment,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{Moment, sync::Mutex};
 
 use crate::{
     model::ident::{Generation, SessionId, SessionKey, Uid},
@@ -39,7 +36,7 @@ const MAX_SAVED: usize = 1024;
 impl Registry {
     /// Adds a new session.
     pub(crate) fn insert(&self, live: Arc<LiveSession>) {
-        let mut maps = self.maps();
+        let mut maps = self.0.lock();
         maps.by_uid
             .entry(live.uid.clone())
             .or_default()
@@ -49,7 +46,7 @@ impl Registry {
 
     /// Removes exactly this session. Another session of the same account stays.
     pub(crate) fn remove(&self, live: &LiveSession) {
-        let mut maps = self.maps();
+        let mut maps = self.0.lock();
         maps.by_session.remove(&live.key.session);
         if live.is_saved() {
             if maps.saved.len() == MAX_SAVED {
@@ -67,7 +64,8 @@ impl Registry {
 
     /// The session with exactly this identity and account.
     pub(crate) fn get(&self, uid: &Uid, key: &SessionKey) -> Option<Arc<LiveSession>> {
-        self.maps()
+        self.0
+            .lock()
             .by_session
             .get(&key.session)
             .filter(|live| live.key == *key && live.uid == *uid)
@@ -76,12 +74,12 @@ impl Registry {
 
     /// Whether this session was saved and then removed. Only the last sessions are remembered.
     pub(crate) fn was_saved(&self, session: SessionId) -> bool {
-        self.maps().saved.contains(&session)
+        self.0.lock().saved.contains(&session)
     }
 
     /// The account's sessions on this node, in any phase.
     pub(crate) fn sessions_of(&self, uid: &Uid) -> Vec<Arc<LiveSession>> {
-        self.maps().by_uid.get(uid).cloned().unwrap_or_default()
+        self.0.lock().by_uid.get(uid).cloned().unwrap_or_default()
     }
 
     /// The generation of the account's newest pending or active session on this node, if it is
@@ -105,13 +103,14 @@ impl Registry {
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<LiveSession>> {
-        self.maps().by_session.values().cloned().collect()
+        self.0.lock().by_session.values().cloned().collect()
     }
 
     /// At most `limit` sessions that follow the session `after`, in the order of their ids.
     pub(crate) fn page(&self, after: Option<SessionId>, limit: usize) -> Vec<Arc<LiveSession>> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        self.maps()
+        self.0
+            .lock()
             .by_session
             .range((from, Bound::Unbounded))
             .take(limit)
@@ -120,10 +119,6 @@ impl Registry {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.maps().by_session.len()
-    }
-
-    fn maps(&self) -> MutexGuard<'_, Maps> {
-        self.0.lock()
+        self.0.lock().by_session.len()
     }
 }

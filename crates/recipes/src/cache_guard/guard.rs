@@ -9,8 +9,7 @@ use std::{collections::HashMap, fmt, panic::AssertUnwindSafe, sync::Arc, time::D
 
 use distlock_core::{
     Attempt, Clock, Error, ErrorKind, FencingToken, Guard, LockName, Locker, Result, Store,
-    at_most,
-    sync::{Mutex, MutexGuard},
+    at_most, sync::Mutex,
 };
 use futures_util::FutureExt as _;
 use tokio::sync::watch;
@@ -194,7 +193,7 @@ impl CacheGuard {
         lock_name(key)?;
         self.0.cache.delete(key, self.0.settings.max_load).await?;
         // A later caller must not join a load that began before the delete.
-        self.0.lock_loads().remove(key);
+        self.0.loads.lock().remove(key);
         Ok(())
     }
 
@@ -205,7 +204,7 @@ impl CacheGuard {
         L: FnOnce() -> F + Send + 'static,
         F: Future<Output = Result<Option<Vec<u8>>>> + Send + 'static,
     {
-        let mut loads = self.0.lock_loads();
+        let mut loads = self.0.loads.lock();
         if let Some(load) = loads.get(key) {
             return (load.clone(), Some(loader));
         }
@@ -243,7 +242,7 @@ struct LoadInProgress {
 impl LoadInProgress {
     /// Removes the load from the list, so that no later caller joins it.
     fn unregister(&self) {
-        let mut loads = self.shared.lock_loads();
+        let mut loads = self.shared.loads.lock();
         // After a delete, another load of this key may be in the list. That other load must stay in
         // the list.
         let its_own = self.outcome.subscribe();
@@ -402,10 +401,6 @@ impl Shared {
         let took = self.clock.now().since(began);
         metrics::histogram!(LOAD_SECONDS).record(took.as_secs_f64());
         Ok((loaded?.map(Arc::from), took))
-    }
-
-    fn lock_loads(&self) -> MutexGuard<'_, HashMap<String, SharedLoad>> {
-        self.loads.lock()
     }
 }
 

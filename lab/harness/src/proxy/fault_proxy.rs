@@ -92,7 +92,7 @@ impl FaultProxy {
     /// Ends every fault. Stopped bytes are sent now. Connections that lost bytes are reset.
     pub fn pass(&self) {
         self.state.swallow_one_reply.store(false, Ordering::SeqCst);
-        *self.state.lock_replaced_reply() = None;
+        *self.state.replaced_reply.lock() = None;
         self.set_flows(Flow::Pass, Flow::Pass);
     }
 
@@ -175,7 +175,7 @@ impl FaultProxy {
     /// Resets every open connection, and connects new clients to another server, as after a
     /// failover.
     pub fn redirect(&self, server: SocketAddr) {
-        *self.state.lock_server_address() = server;
+        *self.state.server.lock() = server;
         self.reset();
     }
 
@@ -187,7 +187,7 @@ impl FaultProxy {
 
     /// Sends the bytes `by` to the client in place of the next bytes from the server.
     pub fn replace_one_reply(&self, by: impl Into<Vec<u8>>) {
-        *self.state.lock_replaced_reply() = Some(by.into());
+        *self.state.replaced_reply.lock() = Some(by.into());
     }
 
     fn set_flows(&self, to_server: Flow, to_client: Flow) {
@@ -259,7 +259,7 @@ async fn serve_connection(
     else {
         return;
     };
-    let server = *state.lock_server_address();
+    let server = *state.server.lock();
     let connect_twice = faults.borrow().connect_twice;
     let _twin = match connect_twice {
         true => TcpStream::connect(server).await.ok(),

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use distlock_core::sync::{Mutex, MutexGuard};
+use distlock_core::sync::Mutex;
 
 /// The direction of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,15 +92,5 @@ impl IdleLimit {
             self.is_forgotten.store(true, Ordering::SeqCst);
         }
         self.is_forgotten.load(Ordering::SeqCst)
-    }
-}
-
-impl ProxyState {
-    pub(super) fn lock_replaced_reply(&self) -> MutexGuard<'_, Option<Vec<u8>>> {
-        self.replaced_reply.lock()
-    }
-
-    pub(super) fn lock_server_address(&self) -> MutexGuard<'_, SocketAddr> {
-        self.server.lock()
     }
 }

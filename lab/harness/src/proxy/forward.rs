@@ -88,7 +88,7 @@ impl Forwarder<'_> {
                 return Err(io::ErrorKind::ConnectionReset.into());
             }
             let other = match self.direction {
-                Direction::ToClient if read > 0 => self.state.lock_replaced_reply().take(),
+                Direction::ToClient if read > 0 => self.state.replaced_reply.lock().take(),
                 _ => None,
             };
             let mut rest = other.as_deref().unwrap_or(&buffer[..read]);

@@ -13,10 +13,7 @@
 use std::sync::{Arc, OnceLock};
 
 use distlock_backend_kit::{ConnectGate, EpochHistory, batch::Failure};
-use distlock_core::{
-    Clock, Epoch, Error, ErrorKind, Result, excerpt,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{Clock, Epoch, Error, ErrorKind, Result, excerpt, sync::Mutex};
 
 use super::{pool, statements::Statements};
 use crate::{
@@ -146,14 +143,14 @@ pub(super) struct Timelines(Mutex<Option<Timeline>>);
 impl Timelines {
     /// Whether a connection has found a later timeline of the same cluster.
     pub(super) fn has_later_than(&self, timeline: &Timeline) -> bool {
-        is_later(self.lock().as_ref(), timeline)
+        is_later(self.0.lock().as_ref(), timeline)
     }
 
     /// Notes the timeline of a connection that is used, unless a later one is known. Returns
     /// whether none is.
     pub(super) fn note(&self, timeline: &Timeline) -> bool {
         // One lock for both steps: between two, another connection could note a later timeline.
-        let mut latest = self.lock();
+        let mut latest = self.0.lock();
         let newest = !is_later(latest.as_ref(), timeline);
         if newest {
             *latest = Some(timeline.clone());
@@ -164,11 +161,7 @@ impl Timelines {
     /// Notes the timeline of the only server, even if a later one is known: the server may have
     /// been restored from an older copy.
     pub(super) fn restart_at(&self, timeline: &Timeline) {
-        *self.lock() = Some(timeline.clone());
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Timeline>> {
-        self.0.lock()
+        *self.0.lock() = Some(timeline.clone());
     }
 }
 

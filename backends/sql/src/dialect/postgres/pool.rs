@@ -16,10 +16,7 @@ use std::{
 };
 
 use distlock_backend_kit::{Lender, Loan};
-use distlock_core::{
-    Clock, Epoch, Error, ErrorKind, Moment, Result, at_most,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{Clock, Epoch, Error, ErrorKind, Moment, Result, at_most, sync::Mutex};
 use sqlx::{Connection as _, PgConnection};
 
 use super::{
@@ -199,7 +196,7 @@ impl Sessions {
         timeline: Option<Timeline>,
         tested: Moment,
     ) -> Result<Session> {
-        if !self.lock().taken.insert(id) {
+        if !self.0.lock().taken.insert(id) {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
                 "two connections are given the same session: a pooler in transaction mode is in \
@@ -223,7 +220,7 @@ impl Sessions {
     /// all abandoned sessions. The query ends only sessions with distlock's application name: a
     /// pooler may have given an abandoned session to another program.
     pub(super) fn end_abandoned(&self) -> (String, Vec<SessionId>) {
-        let left: Vec<_> = self.lock().abandoned.iter().copied().collect();
+        let left: Vec<_> = self.0.lock().abandoned.iter().copied().collect();
         let mut ids = String::from("(0, 0::int8)");
         for (process, started) in &left {
             let _ = write!(ids, ", ({process}, {started})");
@@ -240,11 +237,7 @@ impl Sessions {
     /// Removes these sessions from the abandoned sessions, after the query of
     /// [`Self::end_abandoned`] has run.
     pub(super) fn forget(&self, left: &[SessionId]) {
-        self.lock().abandoned.retain(|id| !left.contains(id));
-    }
-
-    fn lock(&self) -> MutexGuard<'_, KnownSessions> {
-        self.0.lock()
+        self.0.lock().abandoned.retain(|id| !left.contains(id));
     }
 }
 
@@ -252,7 +245,7 @@ impl Session {
     /// Drops the connection, and notes its session as abandoned because no answer came.
     pub(super) fn abandon(self) {
         let SessionClaim { sessions, id } = &self.claim;
-        sessions.lock().abandoned.insert(*id);
+        sessions.0.lock().abandoned.insert(*id);
     }
 
     /// The server's timeline; `None` if the server hides it.
@@ -297,7 +290,7 @@ impl Session {
 
 impl Drop for SessionClaim {
     fn drop(&mut self) {
-        self.sessions.lock().taken.remove(&self.id);
+        self.sessions.0.lock().taken.remove(&self.id);
     }
 }
 

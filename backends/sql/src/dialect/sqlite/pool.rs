@@ -18,9 +18,7 @@ use std::{
 };
 
 use distlock_backend_kit::EpochHistory;
-use distlock_core::{
-    Clock, Epoch, Error, ErrorKind, Moment, Result, at_most, sync::MutexGuard, threads,
-};
+use distlock_core::{Clock, Epoch, Error, ErrorKind, Moment, Result, at_most, threads};
 use sqlx::{Connection as _, SqliteConnection};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
@@ -282,7 +280,7 @@ impl ReadConnection {
     /// Waits for the connection. The caller has the connection until the guard is dropped.
     pub(super) async fn take(&self, clock: &dyn Clock) -> OwnedMutexGuard<ConnectionSlot> {
         loop {
-            let slot = Arc::clone(&self.slot());
+            let slot = Arc::clone(&self.slot.lock());
             match at_most(clock, READ_WAIT, Arc::clone(&slot).lock_owned()).await {
                 Some(free) => return free,
                 None => self.replace(&slot),
@@ -298,7 +296,7 @@ impl ReadConnection {
     }
 
     fn replace(&self, stuck: &Arc<Mutex<ConnectionSlot>>) {
-        let mut slot = self.slot();
+        let mut slot = self.slot.lock();
         if Arc::ptr_eq(&slot, stuck) {
             let next = if self.closed.load(Relaxed) {
                 ConnectionSlot::closed()
@@ -307,9 +305,5 @@ impl ReadConnection {
             };
             *slot = Arc::new(Mutex::new(next));
         }
-    }
-
-    fn slot(&self) -> MutexGuard<'_, Arc<Mutex<ConnectionSlot>>> {
-        self.slot.lock()
     }
 }

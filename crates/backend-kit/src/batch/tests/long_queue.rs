@@ -46,7 +46,7 @@ async fn twice_as_many_batches_are_in_flight_while_the_queue_is_long() {
     // The first two operations were driven by their callers. Then two batches of the long queue
     // were sent above the limit of two.
     until_sent(&batcher, 4).await;
-    until("the others wait", || batcher.0.state().running == 4).await;
+    until("the others wait", || batcher.0.state.lock().running == 4).await;
     let sent = batcher.executor().sent();
     let sizes: Vec<_> = sent.iter().map(|sent| sent.ops.len()).collect();
     assert_eq!((&sizes[..2], sizes.len()), (&[1, 1][..], 4), "{sizes:?}");
@@ -54,7 +54,10 @@ async fn twice_as_many_batches_are_in_flight_while_the_queue_is_long() {
     for (id, asked) in asked.into_iter().enumerate() {
         assert_eq!(asked.await.unwrap().unwrap() as usize, id);
     }
-    until("no batch is in flight", || batcher.0.state().running == 0).await;
+    until("no batch is in flight", || {
+        batcher.0.state.lock().running == 0
+    })
+    .await;
     batcher.close().await;
 }
 

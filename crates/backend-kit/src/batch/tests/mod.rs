@@ -44,7 +44,7 @@ async fn until_sent(batcher: &Batcher<Script>, batches: usize) {
 
 async fn until_queued(batcher: &Batcher<Script>, operations: usize) {
     until("operations are queued", || {
-        batcher.0.state().queue.len() == operations
+        batcher.0.state.lock().queue.len() == operations
     })
     .await;
 }
@@ -160,7 +160,7 @@ async fn callers_on_several_threads_get_their_answers_or_are_undone() {
         }
         batcher.close().await;
         assert_eq!(*batcher.executor().granted.lock(), received);
-        let state = batcher.0.state();
+        let state = batcher.0.state.lock();
         assert!(state.queue.is_empty() && state.running == 0 && state.caller_driven.is_empty());
     }
 }
@@ -300,7 +300,7 @@ async fn an_answer_that_was_sent_but_never_received_is_undone() {
         batcher.executor().let_through(2);
         leader.await.unwrap().unwrap();
         until("the permit is given back", || {
-            batcher.0.state().running == 0
+            batcher.0.state.lock().running == 0
         })
         .await;
     }

@@ -105,7 +105,7 @@ proptest! {
                 let undo_failed = ops.any(|op| op.id == *lost && op.kind == Kind::Release);
                 assert!(undo_failed, "{lost} was never taken back");
             }
-            let state = batcher.0.state();
+            let state = batcher.0.state.lock();
             assert!(state.queue.is_empty() && state.running == 0);
         });
     }

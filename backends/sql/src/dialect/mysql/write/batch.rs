@@ -18,10 +18,7 @@ use distlock_backend_kit::{
     batch::{Failure, Reply},
     operation::{Answer, Operation},
 };
-use distlock_core::{
-    Epoch, Error, LockName, Moment, Result,
-    sync::{Mutex, MutexGuard},
-};
+use distlock_core::{Epoch, Error, LockName, Moment, Result, sync::Mutex};
 
 use super::request::{Outcome, RefusedRows, Request, answer};
 use crate::{
@@ -371,32 +368,33 @@ struct SeenLocked {
 
 impl LockedRows {
     pub(super) fn forget_before(&self, now: Moment) {
-        self.rows()
+        self.0
+            .lock()
             .retain(|_, seen| now.since(seen.at) < LOCKED_FOR);
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.rows().is_empty()
+        self.0.lock().is_empty()
     }
 
     pub(super) fn contains(&self, op: &Operation) -> bool {
-        self.rows().contains_key(op.key())
+        self.0.lock().contains_key(op.key())
     }
 
     pub(super) fn is_confirmed(&self, op: &Operation) -> bool {
-        self.rows().get(op.key()).is_some_and(|seen| seen.confirmed)
+        self.0
+            .lock()
+            .get(op.key())
+            .is_some_and(|seen| seen.confirmed)
     }
 
     pub(super) fn note(&self, op: &Operation, at: Moment, confirmed: bool) {
-        self.rows()
+        self.0
+            .lock()
             .insert(op.key().to_owned(), SeenLocked { at, confirmed });
     }
 
     pub(super) fn forget(&self, op: &Operation) {
-        self.rows().remove(op.key());
-    }
-
-    fn rows(&self) -> MutexGuard<'_, HashMap<String, SeenLocked>> {
-        self.0.lock()
+        self.0.lock().remove(op.key());
     }
 }
