@@ -13,9 +13,8 @@ use std::{
     time::Duration,
 };
 
-use distlock_conformance::LockLayer as _;
 use distlock_core::{Ended, Guard, Locker, LossReason, ManualClock, Renew, SystemClock};
-use support::{Script, ScriptedLock, eventually, network::Network};
+use support::{Script, ScriptedLock, eventually};
 use tokio::task::JoinHandle;
 use tracing::{
     Event, Level, Metadata, Subscriber,
@@ -128,9 +127,9 @@ async fn guards_that_expire_together_are_all_notified_while_the_log_blocks() {
 #[tokio::test]
 async fn guards_that_the_store_ends_together_are_all_notified_while_the_log_blocks() {
     stall_the_log();
-    let mut network = Network::in_front_of(&Script::open(Arc::new(SystemClock)));
-    let feeds = network.feeds.insert(Arc::default()).clone();
-    let locker = Locker::new(network.into_lock());
+    let store = Script::open(Arc::new(SystemClock));
+    *store.0.feeds.lock() = Some(Vec::new());
+    let locker = Locker::new(Arc::new(store.clone()));
     let mut notified = Vec::new();
     for name in ["a", "b", "c"] {
         let guard = locker.lock(name).ttl(TTL).acquire().await.unwrap();
@@ -138,7 +137,7 @@ async fn guards_that_the_store_ends_together_are_all_notified_while_the_log_bloc
     }
     tokio::task::yield_now().await;
     thread::spawn(move || {
-        for feed in feeds.lock().iter() {
+        for feed in store.0.feeds.lock().iter().flatten() {
             feed.lose(LossReason::SessionLost);
         }
     });

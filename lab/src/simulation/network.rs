@@ -1,5 +1,6 @@
 //! The network between a process and the store. The network delays and loses requests and answers,
-//! delivers some requests twice, and changes the order of requests.
+//! delivers some requests twice, and changes the order of requests. The seed decides on each of
+//! them. A test that needs one certain fault scripts its store instead, as in `crates/core/tests`.
 //!
 //! A sent request arrives even if its sender has stopped waiting for the answer.
 

@@ -6,8 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{Script, eventually, network::Network, pause, time_of};
-use distlock_conformance::LockLayer as _;
+use crate::support::{Script, eventually, pause, time_of};
 use distlock_core::{
     Attempt, Clock, DistLock, ErrorKind, Locker, LossReason, ManualClock, Renew, Scope, SystemClock,
 };
@@ -23,9 +22,8 @@ fn by_clock(store: Arc<dyn DistLock>, clock: &ManualClock) -> Locker {
 async fn an_attempt_after_an_unconfirmed_release_uses_a_new_owner() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let network = Network::in_front_of(&store);
-    let locker = by_clock(network.clone().into_lock(), &clock);
-    network.keep_release.store(true, SeqCst);
+    let locker = by_clock(Arc::new(store.clone()), &clock);
+    store.0.release.keep.store(1, SeqCst);
     // 1900 ms is later than the local deadline of a lease of 2 s, and earlier than the end of that
     // lease at the store.
     store.0.acquire.delay_ms.store(1900, SeqCst);
@@ -50,7 +48,7 @@ async fn an_attempt_after_an_unconfirmed_release_uses_a_new_owner() {
     // Now the release of the first grant reaches the store. The first and the second grant have
     // different owners, so the release must not end the second grant.
     let releases = store.0.release.calls.load(SeqCst);
-    network.arrive.add_permits(1);
+    store.0.arrive.add_permits(1);
     eventually("the release has arrived", || {
         store.0.release.calls.load(SeqCst) > releases
     })
@@ -70,11 +68,10 @@ async fn an_attempt_after_an_unconfirmed_release_uses_a_new_owner() {
 async fn a_guard_ends_in_time_when_a_late_attempt_shortens_its_extended_lease() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let network = Network::in_front_of(&store);
     let open =
         |lock: Arc<dyn DistLock>| Locker::builder(lock).clock(Arc::new(clock.clone())).build();
-    let locker = open(network.clone().into_lock());
-    network.keep_acquire.store(1, SeqCst);
+    let locker = open(Arc::new(store.clone()));
+    store.0.acquire.keep.store(1, SeqCst);
     let acquiring = tokio::spawn(
         locker
             .lock("a")
@@ -89,7 +86,7 @@ async fn a_guard_ends_in_time_when_a_late_attempt_shortens_its_extended_lease() 
     let mine = acquiring.await.unwrap().unwrap();
     mine.extend(Duration::from_secs(60)).await.unwrap();
     let calls = store.0.acquire.calls.load(SeqCst);
-    network.arrive.add_permits(1);
+    store.0.arrive.add_permits(1);
     eventually("the first attempt arrives", || {
         store.0.acquire.calls.load(SeqCst) > calls
     })
@@ -111,13 +108,12 @@ async fn a_guard_ends_in_time_when_a_late_attempt_shortens_its_extended_lease() 
 async fn a_guard_ends_in_time_when_an_attempt_before_a_released_one_arrives_late() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let network = Network::in_front_of(&store);
     let open =
         |lock: Arc<dyn DistLock>| Locker::builder(lock).clock(Arc::new(clock.clone())).build();
-    network.keep_acquire.store(1, SeqCst);
+    store.0.acquire.keep.store(1, SeqCst);
     store.0.acquire.delay_ms.store(700, SeqCst);
     let acquiring = tokio::spawn(
-        open(network.clone().into_lock())
+        open(Arc::new(store.clone()))
             .lock("a")
             .ttl(Duration::from_millis(500))
             .renew(Renew::Manual)
@@ -135,7 +131,7 @@ async fn a_guard_ends_in_time_when_an_attempt_before_a_released_one_arrives_late
     assert_eq!(store.0.grants("a").len(), 2, "one was given back");
     mine.extend(Duration::from_secs(60)).await.unwrap();
     let calls = store.0.acquire.calls.load(SeqCst);
-    network.arrive.add_permits(1);
+    store.0.arrive.add_permits(1);
     eventually("the first attempt arrives", || {
         store.0.acquire.calls.load(SeqCst) > calls
     })
@@ -157,9 +153,8 @@ async fn a_guard_ends_in_time_when_an_attempt_before_a_released_one_arrives_late
 async fn an_unanswered_attempt_is_released_when_the_caller_leaves_during_the_next_one() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let network = Network::in_front_of(&store);
-    let locker = by_clock(network.clone().into_lock(), &clock);
-    network.keep_acquire.store(1, SeqCst);
+    let locker = by_clock(Arc::new(store.clone()), &clock);
+    store.0.acquire.keep.store(1, SeqCst);
     store.0.acquire.delay_ms.store(500, SeqCst);
     let day = Duration::from_secs(24 * 3600);
     let acquiring = tokio::spawn(locker.lock("a").ttl(day).acquire());
@@ -174,7 +169,7 @@ async fn an_unanswered_attempt_is_released_when_the_caller_leaves_during_the_nex
         pause().await;
     }
     store.0.acquire.delay_ms.store(0, SeqCst);
-    network.arrive.add_permits(1);
+    store.0.arrive.add_permits(1);
     eventually("the first attempt is granted", || {
         store.0.grants("a").len() == 2
     })
@@ -196,18 +191,17 @@ async fn an_unanswered_attempt_is_released_when_the_caller_leaves_during_the_nex
 async fn two_unanswered_attempts_of_one_caller_are_both_released() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let network = Network::in_front_of(&store);
-    let locker = by_clock(network.clone().into_lock(), &clock);
-    network.keep_acquire.store(2, SeqCst);
+    let locker = by_clock(Arc::new(store.clone()), &clock);
+    store.0.acquire.keep.store(2, SeqCst);
     let day = Duration::from_secs(24 * 3600);
     let acquiring = tokio::spawn(locker.lock("a").ttl(day).acquire());
-    while network.keep_acquire.load(SeqCst) > 0 {
+    while store.0.acquire.keep.load(SeqCst) > 0 {
         clock.advance(Duration::from_millis(10));
         pause().await;
     }
     acquiring.abort();
     for arrived in [1, 2] {
-        network.arrive.add_permits(1);
+        store.0.arrive.add_permits(1);
         eventually("the attempt is granted", || {
             store.0.grants("a").len() == arrived
         })
@@ -225,7 +219,7 @@ async fn two_unanswered_attempts_of_one_caller_are_both_released() {
 async fn no_guard_joins_a_lease_that_is_becoming_a_ticket() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let locker = Locker::builder(Network::in_front_of(&store).into_lock())
+    let locker = Locker::builder(Arc::new(store.clone()))
         .clock(Arc::new(clock.clone()))
         .build();
     let scope = Scope::new();
@@ -258,8 +252,7 @@ async fn no_guard_joins_a_lease_that_is_becoming_a_ticket() {
 async fn the_next_task_keeps_a_lock_whose_hand_over_is_answered_late() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let network = Network::in_front_of(&store);
-    let locker = by_clock(network.clone().into_lock(), &clock);
+    let locker = by_clock(Arc::new(store.clone()), &clock);
     let ttl = Duration::from_secs(60);
     let first = locker.lock("a").ttl(ttl).acquire().await.unwrap();
     let next = tokio::spawn(locker.lock("a").ttl(ttl).acquire());
@@ -267,7 +260,7 @@ async fn the_next_task_keeps_a_lock_whose_hand_over_is_answered_late() {
         format!("{locker:?}").contains("held_or_wanted: 2")
     })
     .await;
-    network.keep_hand_over.store(true, SeqCst);
+    store.0.keep_hand_over_answer.store(true, SeqCst);
     // The drop releases in the background, on another connection than that of the next task.
     drop(first);
     eventually("handing over", || store.0.grants("a").len() == 2).await;
@@ -276,7 +269,7 @@ async fn the_next_task_keeps_a_lock_whose_hand_over_is_answered_late() {
         pause().await;
     }
     let next = next.await.unwrap().unwrap();
-    network.arrive.add_permits(1);
+    store.0.arrive.add_permits(1);
     for _ in 0..50 {
         pause().await;
         assert!(
@@ -289,8 +282,7 @@ async fn the_next_task_keeps_a_lock_whose_hand_over_is_answered_late() {
 #[tokio::test]
 async fn an_abandoned_extension_does_not_shorten_the_lease_of_a_ticket() {
     let store = Script::open(Arc::new(SystemClock));
-    let network = Network::in_front_of(&store);
-    let locker = Locker::new(network.clone().into_lock());
+    let locker = Locker::new(Arc::new(store.clone()));
     let ttl = Duration::from_secs(20);
     // The renewal of another lock blocks the keeper thread.
     let slow = locker
@@ -300,9 +292,10 @@ async fn an_abandoned_extension_does_not_shorten_the_lease_of_a_ticket() {
         .await
         .unwrap();
     let guard = locker.lock("a").ttl(ttl).acquire().await.unwrap();
-    network.block.store(true, SeqCst);
+    store.0.renew.outlives_caller.store(true, SeqCst);
+    store.0.block.store(true, SeqCst);
     eventually("the renewal thread is blocked", || {
-        network.blocking.load(SeqCst)
+        store.0.blocking.load(SeqCst)
     })
     .await;
     // The test abandons eight extensions, because a single one could fail to reach the store by
@@ -317,11 +310,11 @@ async fn an_abandoned_extension_does_not_shorten_the_lease_of_a_ticket() {
         }
     }
     let ticket = guard.into_ticket().await.unwrap();
-    let resumed = Locker::new(network.clone().into_lock())
+    let resumed = Locker::new(Arc::new(store.clone()))
         .resume(&ticket)
         .await
         .unwrap();
-    network.block.store(false, SeqCst);
+    store.0.block.store(false, SeqCst);
     // The drop queues a job on the keeper thread. When that job is done, the keeper thread has run
     // all earlier jobs.
     drop(slow);
@@ -338,7 +331,7 @@ async fn an_abandoned_extension_does_not_shorten_the_lease_of_a_ticket() {
 #[tokio::test]
 async fn a_ticket_has_at_most_the_ttl_of_an_unanswered_extension() {
     let store = Script::open(Arc::new(SystemClock));
-    let locker = Locker::new(Network::in_front_of(&store).into_lock());
+    let locker = Locker::new(Arc::new(store.clone()));
     let guard = locker
         .lock("a")
         .ttl(Duration::from_secs(20))
@@ -360,19 +353,18 @@ async fn a_ticket_has_at_most_the_ttl_of_an_unanswered_extension() {
 async fn the_guard_of_a_resumed_ticket_ends_in_time_when_an_unanswered_renewal_arrives() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let network = Network::in_front_of(&store);
-    let open = || by_clock(network.clone().into_lock(), &clock);
+    let open = || by_clock(Arc::new(store.clone()), &clock);
     let (first, second, third) = (open(), open(), open());
     let ttl = Duration::from_secs(10);
     let guard = first.lock("a").ttl(ttl).acquire().await.unwrap();
-    network.keep_renewal.store(true, SeqCst);
+    store.0.renew.keep.store(1, SeqCst);
     assert!(guard.extend(ttl).await.is_err());
     let ticket = guard.into_ticket().await.unwrap();
     let ticket = ticket.to_string().parse().unwrap();
     let resumed = second.resume(&ticket).await.unwrap();
     resumed.extend(Duration::from_secs(60)).await.unwrap();
     let calls = store.0.renew.calls.load(SeqCst);
-    network.arrive.add_permits(1);
+    store.0.arrive.add_permits(1);
     eventually("the renewal arrives", || {
         store.0.renew.calls.load(SeqCst) > calls
     })
@@ -435,9 +427,8 @@ async fn a_close_ends_although_an_acquire_is_no_longer_polled() {
 async fn a_loss_at_the_deadline_is_reported_while_the_locker_closes() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let mut network = Network::in_front_of(&store);
-    network.feeds = Some(Arc::default());
-    let locker = Locker::builder(network.into_lock())
+    *store.0.feeds.lock() = Some(Vec::new());
+    let locker = Locker::builder(Arc::new(store.clone()))
         .clock(Arc::new(clock.clone()))
         .build();
     let ttl = Duration::from_millis(500);
@@ -461,9 +452,8 @@ async fn a_loss_at_the_deadline_is_reported_while_the_locker_closes() {
 async fn a_close_ends_within_a_minute_while_the_store_is_unreachable() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let network = Network::in_front_of(&store);
-    network.refuse_reopen.store(true, SeqCst);
-    let locker = Locker::builder(network.into_lock())
+    store.0.refuse_reopen.store(true, SeqCst);
+    let locker = Locker::builder(Arc::new(store.clone()))
         .clock(Arc::new(clock.clone()))
         .build();
     drop(
@@ -488,9 +478,8 @@ async fn a_close_ends_within_a_minute_while_the_store_is_unreachable() {
 async fn every_call_ends_in_bounded_time_while_the_keeper_has_no_connection() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let network = Network::in_front_of(&store);
-    network.refuse_reopen.store(true, SeqCst);
-    let locker = Locker::builder(network.into_lock())
+    store.0.refuse_reopen.store(true, SeqCst);
+    let locker = Locker::builder(Arc::new(store.clone()))
         .clock(Arc::new(clock.clone()))
         .build();
     let ttl = Duration::from_secs(3600);
@@ -526,8 +515,7 @@ async fn every_call_ends_in_bounded_time_while_the_keeper_has_no_connection() {
 async fn a_dropped_locker_ends_long_before_a_lease_whose_release_is_refused() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let network = Network::in_front_of(&store);
-    let locker = by_clock(network.clone().into_lock(), &clock);
+    let locker = by_clock(Arc::new(store.clone()), &clock);
     let day = Duration::from_secs(24 * 3600);
     let guard = locker.lock("a").ttl(day).acquire().await.unwrap();
     store.0.release.refuse.store(u32::MAX, SeqCst);
@@ -536,7 +524,7 @@ async fn a_dropped_locker_ends_long_before_a_lease_whose_release_is_refused() {
     drop(locker);
     let latest = clock.now() + Duration::from_secs(600);
     // The count is 1 when only the test's own handle is left.
-    while Arc::strong_count(&network.refuse_reopen) > 1 {
+    while Arc::strong_count(&store.0) > 1 {
         assert!(
             clock.now() < latest,
             "its thread and connections are still there"
@@ -680,9 +668,8 @@ async fn a_refused_release_is_repeated_for_a_while_after_the_locker_was_dropped(
 async fn a_dropped_guard_is_released_when_the_keeper_gets_a_connection() {
     let clock = ManualClock::new();
     let store = Script::open(Arc::new(clock.clone()));
-    let network = Network::in_front_of(&store);
-    network.refuse_reopen.store(true, SeqCst);
-    let locker = by_clock(network.clone().into_lock(), &clock);
+    store.0.refuse_reopen.store(true, SeqCst);
+    let locker = by_clock(Arc::new(store.clone()), &clock);
     let day = Duration::from_secs(24 * 3600);
     drop(locker.lock("a").ttl(day).acquire().await.unwrap());
     for _ in 0..20 {
@@ -690,7 +677,7 @@ async fn a_dropped_guard_is_released_when_the_keeper_gets_a_connection() {
         pause().await;
     }
     assert!(store.0.is_held("a"));
-    network.refuse_reopen.store(false, SeqCst);
+    store.0.refuse_reopen.store(false, SeqCst);
     eventually("the lock is released", || {
         clock.advance(Duration::from_millis(500));
         !store.0.is_held("a")

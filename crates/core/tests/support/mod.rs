@@ -1,10 +1,9 @@
 //! A lock store under the control of a test: a minimal correct table of locks, with a switch for
-//! each kind of fault.
+//! each kind of fault. The test says what happens to its next request, for example that the request
+//! arrives late. The lab's simulation instead draws a fault for each request, on its own network.
 
 // Each test binary uses only a part of this module.
 #![allow(dead_code, reason = "shared by several test binaries")]
-
-pub(crate) mod network;
 
 use std::{
     collections::HashMap,
@@ -20,10 +19,10 @@ use async_trait::async_trait;
 use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Clock, Contender, DistLock, Epoch, Error, ErrorKind,
     Fairness, FencingToken, Forced, Grant, HandOver, Health, HolderInfo, Lease, LockInfo, LockName,
-    LossFeed, LossReason, ManualClock, Moment, OwnerId, ReleaseOutcome, Renewal, Renewed, Result,
-    Ttl, sync::Mutex,
+    LossFeed, LossReason, LossSender, ManualClock, Moment, OwnerId, ReleaseOutcome, Renewal,
+    Renewed, Result, Ttl, sync::Mutex,
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore, oneshot};
 
 /// The faults of the next calls of one operation.
 #[derive(Debug, Default)]
@@ -38,6 +37,11 @@ pub(crate) struct Fault {
     pub(crate) refuse_late: AtomicU32,
     /// The number of next calls that never return and are not applied.
     pub(crate) hang: AtomicU32,
+    /// The number of next calls that are kept on their way: the caller gets an unknown outcome at
+    /// once, and the call reaches the store when [`Script::arrive`] gets a permit.
+    pub(crate) keep: AtomicU32,
+    /// Whether each call goes on when its caller stops waiting.
+    pub(crate) outlives_caller: AtomicBool,
     /// The delay in milliseconds, by the script's clock, after which each call is applied.
     pub(crate) delay_ms: AtomicU64,
     pub(crate) calls: AtomicU32,
@@ -51,6 +55,20 @@ pub(crate) struct Script {
     pub(crate) renew: Fault,
     pub(crate) release: Fault,
     pub(crate) hand_over: Fault,
+    /// Lets a call that is kept on its way go on.
+    pub(crate) arrive: Semaphore,
+    /// Keeps the answer to the next hand-over until `arrive` gets a permit. The store does the
+    /// hand-over at once. If the caller has dropped the future before the answer, the new grant is
+    /// released.
+    pub(crate) keep_hand_over_answer: AtomicBool,
+    /// While set, a renewal of the lock "block" blocks its thread.
+    pub(crate) block: AtomicBool,
+    pub(crate) blocking: AtomicBool,
+    /// Whether `reopen` is refused, so that the keeper gets no connection.
+    pub(crate) refuse_reopen: AtomicBool,
+    /// The senders of loss notifications, one for each grant. `None`: the store sends no loss
+    /// notifications.
+    pub(crate) feeds: Mutex<Option<Vec<LossSender>>>,
     /// The kind of the error of refused calls; `None` = [`ErrorKind::Unavailable`].
     pub(crate) refuse_with: Mutex<Option<ErrorKind>>,
     /// Whether every contender learns that another contender is ahead of it.
@@ -109,6 +127,12 @@ impl Script {
             renew: Fault::default(),
             release: Fault::default(),
             hand_over: Fault::default(),
+            arrive: Semaphore::new(0),
+            keep_hand_over_answer: AtomicBool::default(),
+            block: AtomicBool::default(),
+            blocking: AtomicBool::default(),
+            refuse_reopen: AtomicBool::default(),
+            feeds: Mutex::default(),
             refuse_with: Mutex::default(),
             others_ahead: AtomicBool::default(),
             another_history: AtomicBool::default(),
@@ -165,18 +189,39 @@ impl Script {
         Error::new(kind, "refused by the script")
     }
 
+    /// Sends one operation to the store, where `apply` does it.
+    async fn send<T: Send + 'static>(
+        self: &Arc<Self>,
+        fault: fn(&Self) -> &Fault,
+        apply: impl FnOnce(&mut Table, Moment) -> T + Send + 'static,
+    ) -> Result<T> {
+        let script = Arc::clone(self);
+        if take(&fault(self).keep) {
+            tokio::spawn(async move {
+                script.arrive.acquire().await.unwrap().forget();
+                let answer = script.receive(fault(&script), apply).await;
+                script.freed.notify_waiters();
+                answer
+            });
+            return Err(Error::new(
+                ErrorKind::OutcomeUnknown,
+                "kept on its way by the script",
+            ));
+        }
+        if fault(self).outlives_caller.load(Ordering::SeqCst) {
+            let call = async move { script.receive(fault(&script), apply).await };
+            return tokio::spawn(call).await.unwrap();
+        }
+        self.receive(fault(self), apply).await
+    }
+
     /// Applies the faults of one operation, and calls `apply` in between to do the operation.
-    async fn with<T>(
+    async fn receive<T>(
         &self,
         fault: &Fault,
         apply: impl FnOnce(&mut Table, Moment) -> T + Send,
     ) -> Result<T> {
         fault.calls.fetch_add(1, Ordering::SeqCst);
-        let take = |count: &AtomicU32| {
-            count
-                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1))
-                .is_ok()
-        };
         if take(&fault.hang) {
             pending::<()>().await;
         }
@@ -204,6 +249,13 @@ impl Script {
         }
         Ok(answer)
     }
+}
+
+/// Takes one of the calls that a fault waits for. Returns `false` if the fault waits for none.
+fn take(count: &AtomicU32) -> bool {
+    count
+        .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1))
+        .is_ok()
 }
 
 impl Table {
@@ -263,19 +315,29 @@ impl DistLock for ScriptedLock {
     }
 
     async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
+        if self.0.refuse_reopen.load(Ordering::SeqCst) {
+            return Err(self.0.refusal());
+        }
         Ok(Arc::new(self.clone()))
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
         let mut request = request.clone();
         request.ttl = self.0.granted(request.ttl);
-        self.0
-            .with(&self.0.acquire, |table, now| table.acquire(&request, now))
-            .await
+        let apply = move |table: &mut Table, now| table.acquire(&request, now);
+        let attempt = self.0.send(|script| &script.acquire, apply).await?;
+        Ok(attempt.map(|mut grant| {
+            if let Some(feeds) = &mut *self.0.feeds.lock() {
+                let (sender, feed) = LossFeed::new();
+                feeds.push(sender);
+                grant.loss = feed;
+            }
+            grant
+        }))
     }
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
-        self.0.with(&self.0.contend, |_, _| ()).await?;
+        self.0.send(|script| &script.contend, |_, _| ()).await?;
         Ok(Box::new(Waiter {
             lock: self.clone(),
             request: request.clone(),
@@ -283,51 +345,64 @@ impl DistLock for ScriptedLock {
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
+        while lease.name.as_str() == "block" && self.0.block.load(Ordering::SeqCst) {
+            self.0.blocking.store(true, Ordering::SeqCst);
+            std::thread::yield_now();
+        }
         let another_history = self.0.another_history.load(Ordering::SeqCst);
         let epoch = Epoch::new(if another_history { "another" } else { "script" });
         let granted = self.0.granted(renewal.ttl).duration();
-        self.0
-            .with(&self.0.renew, |table, now| match table.owned(lease, now) {
-                Ok(row) => {
-                    row.expires = now + granted;
-                    Renewed::Extended {
-                        valid_for: granted,
-                        epoch,
-                        token: FencingToken::new(row.token).unwrap(),
-                        loss: LossFeed::silent(),
-                    }
+        let lease = lease.clone();
+        let apply = move |table: &mut Table, now| match table.owned(&lease, now) {
+            Ok(row) => {
+                row.expires = now + granted;
+                Renewed::Extended {
+                    valid_for: granted,
+                    epoch,
+                    token: FencingToken::new(row.token).unwrap(),
+                    loss: LossFeed::silent(),
                 }
-                Err(reason) => Renewed::NotHeld(reason),
-            })
-            .await
+            }
+            Err(reason) => Renewed::NotHeld(reason),
+        };
+        self.0.send(|script| &script.renew, apply).await
     }
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
-        let outcome = self
-            .0
-            .with(&self.0.release, |table, now| {
-                if table.owned(lease, now).is_err() {
-                    return ReleaseOutcome::NotHeld;
-                }
-                table.rows.remove(&lease.name);
-                ReleaseOutcome::Released {
-                    others_waiting: None,
-                }
-            })
-            .await;
+        let lease = lease.clone();
+        let apply = move |table: &mut Table, now| {
+            if table.owned(&lease, now).is_err() {
+                return ReleaseOutcome::NotHeld;
+            }
+            table.rows.remove(&lease.name);
+            ReleaseOutcome::Released {
+                others_waiting: None,
+            }
+        };
+        let outcome = self.0.send(|script| &script.release, apply).await;
         self.0.freed.notify_waiters();
         outcome
     }
 
     async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
-        self.0
-            .with(&self.0.hand_over, |table, now| {
-                match table.owned(lease, now) {
-                    Ok(_) => HandOver::Done(table.insert(next, now + next.ttl.duration())),
-                    Err(reason) => HandOver::NotHeld(reason),
+        let (lease, next) = (lease.clone(), next.clone());
+        if self.0.keep_hand_over_answer.swap(false, Ordering::SeqCst) {
+            let (lock, (answer, answered)) = (self.clone(), oneshot::channel());
+            tokio::spawn(async move {
+                let handed = lock.hand_over(&lease, &next).await;
+                lock.0.arrive.acquire().await.unwrap().forget();
+                if answer.send(handed).is_err() {
+                    let unwanted = Lease::new(next.name, next.owner, None);
+                    lock.release(&unwanted).await.unwrap();
                 }
-            })
-            .await
+            });
+            return answered.await.unwrap();
+        }
+        let apply = move |table: &mut Table, now| match table.owned(&lease, now) {
+            Ok(_) => HandOver::Done(table.insert(&next, now + next.ttl.duration())),
+            Err(reason) => HandOver::NotHeld(reason),
+        };
+        self.0.send(|script| &script.hand_over, apply).await
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
@@ -382,7 +457,7 @@ impl Contender for Waiter {
     }
 
     async fn leave(self: Box<Self>) -> Result<()> {
-        self.lock.0.with(&self.lock.0.leave, |_, _| ()).await
+        self.lock.0.send(|script| &script.leave, |_, _| ()).await
     }
 }
 
