@@ -17,7 +17,7 @@ use crate::{
         capabilities::{Capabilities, LeaseKind},
     },
     engine::{
-        bounded::bounded,
+        bounded::{at_most, bounded},
         clean_up::release_until_expiry,
         log,
         outage::pause_after,
@@ -84,13 +84,10 @@ async fn renew_for_rest(
 async fn keep_in_background(parts: Arc<LockerParts>, lease: Lease, until: Moment, expires: Moment) {
     let clock = Arc::clone(parts.timing.clock());
     let shared = parts.keeper.shared();
-    let handle = tokio::select! {
-        biased;
-        handle = shared.connection.handle() => handle,
-        // The connection is not open yet. The release below waits for it too.
-        () = clock.sleep(until.since(clock.now())) => {
-            return release_until_expiry(parts, lease, expires.max(until + LIMIT)).await;
-        }
+    let left = until.since(clock.now());
+    let Some(handle) = at_most(&*clock, left, shared.connection.handle()).await else {
+        // The connection is not open yet. The release waits for it too.
+        return release_until_expiry(parts, lease, expires.max(until + LIMIT)).await;
     };
     let mut failures = 0;
     loop {
