@@ -2,85 +2,64 @@
 
 use std::{fs, thread};
 
+use procfs::{CpuInfo, Current as _, LoadAverage, Meminfo};
+
 /// Facts about this machine as labels and values, without anything that names its owner.
 #[must_use]
 pub fn machine() -> Vec<(String, String)> {
-    let mut all = Vec::new();
-    let mut add = |label: &str, value: Option<String>| {
-        if let Some(value) = value {
-            all.push((label.to_owned(), value));
-        }
+    let system = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let system = system
+        .lines()
+        .find_map(|line| line.strip_prefix("PRETTY_NAME="));
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").ok();
+    let processor = CpuInfo::current().ok();
+    let processor = processor.and_then(|it| it.model_name(0).map(str::to_owned));
+    let cores = thread::available_parallelism().ok();
+    let memory = Meminfo::current().ok();
+    let load = LoadAverage::current().ok();
+    let load = load.map(|it| {
+        [it.one, it.five, it.fifteen]
+            .map(|it| format!("{it:.2}"))
+            .join(", ")
+    });
+    let build = if cfg!(debug_assertions) {
+        "development"
+    } else {
+        "release"
     };
-    add(
-        "system",
-        value_after("/etc/os-release", "PRETTY_NAME=")
-            .map(|name| name.trim_matches('"').to_owned()),
-    );
-    add(
-        "kernel",
-        fs::read_to_string("/proc/sys/kernel/osrelease")
-            .ok()
-            .map(|text| text.trim().to_owned()),
-    );
-    add("processor", value_after("/proc/cpuinfo", "model name"));
-    add(
-        "cores",
-        thread::available_parallelism()
-            .ok()
-            .map(|cores| cores.to_string()),
-    );
-    add(
-        "memory",
-        value_after("/proc/meminfo", "MemTotal").map(format_gib),
-    );
-    add(
-        "load before",
-        fs::read_to_string("/proc/loadavg").ok().map(|text| {
-            let all: Vec<_> = text.split(' ').take(3).collect();
-            format!("{} (1, 5 and 15 minutes)", all.join(", "))
-        }),
-    );
-    add(
-        "build",
-        Some(if cfg!(debug_assertions) {
-            "development".into()
-        } else {
-            "release".into()
-        }),
-    );
-    all
+    [
+        (
+            "system",
+            system.map(|name| name.trim_matches('"').to_owned()),
+        ),
+        ("kernel", kernel.map(|text| text.trim().to_owned())),
+        ("processor", processor),
+        ("cores", cores.map(|cores| cores.to_string())),
+        (
+            "memory",
+            memory.map(|it| format!("{} GiB", (it.mem_total + (1 << 29)) >> 30)),
+        ),
+        (
+            "load before",
+            load.map(|it| format!("{it} (1, 5 and 15 minutes)")),
+        ),
+        ("build", Some(build.to_owned())),
+    ]
+    .into_iter()
+    .filter_map(|(label, value)| Some((label.to_owned(), value?)))
+    .collect()
 }
 
 /// A warning if the load exceeds one and a half tasks per core: the figures are then of little use.
 #[must_use]
 pub fn load_warning() -> Option<String> {
-    let load = fs::read_to_string("/proc/loadavg").ok()?;
-    let load: f64 = load.split(' ').next()?.parse().ok()?;
+    let load = LoadAverage::current().ok()?.one;
     let cores = thread::available_parallelism().ok()?.get();
-    let cores = u32::try_from(cores).ok()?;
-    (load > f64::from(cores) * 1.5).then(|| {
+    let allowed = u16::try_from(cores).map_or(f32::INFINITY, |cores| f32::from(cores) * 1.5);
+    (load > allowed).then(|| {
         format!(
             "The machine was busy with other things: load {load:.0} on {cores} cores when this \
              run began. Its figures are indicative only."
         )
     })
-}
-
-/// The rest of the first line of `file` that starts with `label`.
-fn value_after(file: &str, label: &str) -> Option<String> {
-    let text = fs::read_to_string(file).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(label))?;
-    Some(
-        line.trim_start_matches(|c: char| c == ':' || c.is_whitespace())
-            .to_owned(),
-    )
-}
-
-/// Turns `1234567 kB` into whole GiB. Any other text is returned unchanged.
-fn format_gib(text: String) -> String {
-    let kib: Option<u64> = text
-        .split_whitespace()
-        .next()
-        .and_then(|number| number.parse().ok());
-    kib.map_or(text, |kib| format!("{} GiB", (kib + 524_288) / 1_048_576))
 }
