@@ -30,7 +30,7 @@ use crate::{
 pub async fn measure(arms: &[Arm], workload: Workload, options: &Options) -> Result<Report> {
     let callers = options.checked_callers(workload)?;
     check_arm_names(arms)?;
-    let run = format!("bench:{:08x}", fastrand::u32(..));
+    let names = format!("bench:{:08x}", fastrand::u32(..));
     let mut samples = Vec::new();
     for round in 0..options.rounds {
         // Every other round runs the arms in reverse order, so no arm always runs after the same
@@ -40,17 +40,7 @@ pub async fn measure(arms: &[Arm], workload: Workload, options: &Options) -> Res
             turn.reverse();
         }
         for arm in turn {
-            let round = Round {
-                arm: arm.name().to_owned(),
-                workload,
-                number: round,
-                callers,
-                names: run.clone(),
-                shared: options.name.clone(),
-                hold: options.hold,
-                warmup: options.warmup,
-                time: options.duration / options.rounds,
-            };
+            let round = Round::new(arm, workload, round, callers, &names, options);
             samples.push(arm.run(round).await);
         }
     }
@@ -75,17 +65,8 @@ pub async fn measure_round(
     options: &Options,
 ) -> Result<Sample> {
     let callers = options.checked_callers(workload)?;
-    let round = Round {
-        arm: arm.name().to_owned(),
-        workload,
-        number,
-        callers,
-        names: format!("bench:{:08x}", fastrand::u32(..)),
-        shared: options.name.clone(),
-        hold: options.hold,
-        warmup: options.warmup,
-        time: options.duration / options.rounds,
-    };
+    let names = format!("bench:{:08x}", fastrand::u32(..));
+    let round = Round::new(arm, workload, number, callers, &names, options);
     Ok(arm.run(round).await)
 }
 
@@ -118,10 +99,7 @@ mod tests {
     use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
     use super::*;
-    use crate::measure::{
-        round::run_round,
-        subject::{Counters, Subject},
-    };
+    use crate::measure::subject::{Counters, Subject};
 
     /// Fair locks made of semaphores; every `fail_every`-th acquire fails.
     #[derive(Default)]
@@ -162,10 +140,12 @@ mod tests {
     }
 
     fn short_options() -> Options {
-        Options::default()
-            .duration(Duration::from_millis(60))
-            .rounds(3)
-            .warmup(Duration::from_millis(1))
+        Options {
+            duration: Duration::from_millis(60),
+            rounds: 3,
+            warmup: Duration::from_millis(1),
+            ..Options::default()
+        }
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -208,18 +188,10 @@ mod tests {
             (Workload::Handoff, 1),
         ] {
             let subject = Arc::new(Fake::default());
-            let round = Round {
-                arm: "fake".into(),
-                workload,
-                number: 0,
-                callers: workload.default_concurrency(),
-                names: "bench:x".into(),
-                shared: None,
-                hold: Duration::ZERO,
-                warmup: Duration::ZERO,
-                time: Duration::from_millis(5),
-            };
-            run_round(Arc::clone(&subject), round).await;
+            let arm = Arm::shared("fake", Arc::clone(&subject));
+            measure_round(&arm, workload, 0, &short_options())
+                .await
+                .unwrap();
             assert_eq!(subject.names.lock().len(), names, "{workload}");
         }
     }

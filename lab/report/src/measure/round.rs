@@ -10,29 +10,51 @@ use std::{
 use distlock_core::sync::Mutex;
 use tokio::task::{JoinSet, coop::consume_budget};
 
-use super::subject::{Counters, Subject, hold_for, now, pause_after_error};
+use super::subject::{Arm, Counters, Subject, hold_for, now, pause_after_error};
 use crate::{
     results::sample::{Latencies, Sample, nanos},
-    workload::Workload,
+    workload::{Options, Workload},
 };
 
 /// The work of one arm in one round.
 #[derive(Clone, Debug)]
 pub(crate) struct Round {
-    pub(super) arm: String,
-    pub(super) workload: Workload,
-    pub(super) number: u32,
-    pub(super) callers: u32,
-    pub(super) names: String,
+    arm: String,
+    workload: Workload,
+    number: u32,
+    callers: u32,
+    names: String,
     /// The shared lock of the workload, if the options name one.
-    pub(super) shared: Option<String>,
+    shared: Option<String>,
     /// How long each lock is held.
-    pub(super) hold: Duration,
-    pub(super) warmup: Duration,
-    pub(super) time: Duration,
+    hold: Duration,
+    warmup: Duration,
+    time: Duration,
 }
 
 impl Round {
+    /// A round of an arm. Names of locks that are not shared start with `names`.
+    pub(super) fn new(
+        arm: &Arm,
+        workload: Workload,
+        number: u32,
+        callers: u32,
+        names: &str,
+        options: &Options,
+    ) -> Self {
+        Self {
+            arm: arm.name().to_owned(),
+            workload,
+            number,
+            callers,
+            names: names.to_owned(),
+            shared: options.name.clone(),
+            hold: options.hold,
+            warmup: options.warmup,
+            time: options.duration / options.rounds,
+        }
+    }
+
     /// The name of the lock that `task` takes in each cycle.
     fn lock_name(&self, task: u32) -> String {
         match &self.shared {
