@@ -1,6 +1,6 @@
 //! Measures a backend the way callers use it: through a locker and its guards.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use distlock_core::{DistLock, Guard, Locker, Released, Result};
 
@@ -46,6 +46,7 @@ pub async fn bench(
 }
 
 /// A backend that is used through [`Locker`] and [`Guard`]. Every call to the backend is counted.
+#[derive(Debug)]
 pub struct LockerSubject {
     locker: Locker,
     calls: CountingLock,
@@ -96,13 +97,5 @@ impl Subject for LockerSubject {
             statements: self.calls.requests_sent(),
             ..Counters::default()
         }
-    }
-}
-
-impl fmt::Debug for LockerSubject {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LockerSubject")
-            .field("locker", &self.locker)
-            .finish_non_exhaustive()
     }
 }
