@@ -30,13 +30,12 @@ pub(crate) const OVERVIEW: CostTable = CostTable {
         ("one cycle", "uncontended", P50),
         ("cycles/s, 64 callers", "independent-64", Rate),
         ("wake-up elsewhere", "wakeup", P50),
-        ("takeover of a login", "kickout", P50),
         ("takeover, other node", "takeover-cross", P50),
     ],
 };
 
 /// All tables, in the order of the page.
-pub(crate) const TABLES: [CostTable; 11] = [
+pub(crate) const TABLES: [CostTable; 10] = [
     CostTable {
         title: "One caller",
         note: "One cycle is an acquire and a release.",
@@ -97,16 +96,6 @@ pub(crate) const TABLES: [CostTable; 11] = [
         title: "Growth: one cycle while other locks are held",
         note: "Half of the cycles of one caller are within this.",
         columns: &[("held", "idle-*", P50)],
-    },
-    CostTable {
-        title: "The kick-out flow",
-        note: "One account, two nodes: a login on the other device takes the session over, and \
-               the old one is told. Logins: different accounts, 32 at a time.",
-        columns: &[
-            ("takeover, half within", "kickout", P50),
-            ("99 % within", "kickout", P99),
-            ("logins a second", "kickout", Rate),
-        ],
     },
     CostTable {
         title: "The kick-out flow, with gateways and their clients",
