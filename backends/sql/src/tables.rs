@@ -119,7 +119,8 @@ pub(crate) fn refusal(
     if separator == ", " && differences.iter().all(|it| it.of_queue) {
         let queue = format!("DROP TABLE {prefix}distributed_queue");
         return refused(
-            "the table of the queue can be made anew, which deletes no lock, no token and no record",
+            "the table of the queue can be made anew, which deletes no lock, no token and no \
+             record",
         )
         .with_remedy(Remedy::Migrate {
             url,
@@ -160,8 +161,8 @@ pub(crate) const CHANGED_BY_HAND: &str = "somebody changed them by hand; while n
     they can be made anew, which deletes the tokens of all locks, and all records (of the kick-out \
     flow: its bans, kept messages and generations)";
 
-/// The remedy of [`CHANGED_BY_HAND`]. `separator` is put between the table names of the `DROP TABLE`
-/// statement. `url` names the store.
+/// The remedy of [`CHANGED_BY_HAND`]. `separator` is put between the table names of the
+/// `DROP TABLE` statement. `url` names the store.
 pub(crate) fn start_over(table_prefix: &str, separator: &str, url: String) -> Remedy {
     let tables = ["lock", "queue", "record", "meta"];
     let tables = tables.map(|it| format!("{table_prefix}distributed_{it}"));

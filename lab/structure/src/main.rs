@@ -30,8 +30,9 @@ fn main() -> Result<ExitCode> {
     Ok(exit)
 }
 
-/// Returns the `src/lib.rs` and the `src/main.rs` of each package below the present folder. Programs
-/// in other files are not read. The package of this program's own tests has circles on purpose.
+/// Returns the `src/lib.rs` and the `src/main.rs` of each package below the present folder.
+/// Programs in other files are not read. The package of this program's own tests has circles on
+/// purpose.
 fn crate_roots() -> Result<Vec<PathBuf>> {
     let listing = ["ls-files", "--cached", "--others", "--exclude-standard"];
     let listed = Command::new("git").args(listing).output();

@@ -230,8 +230,8 @@ impl Error {
     }
 
     /// The setting whose value is wrong, of an error that names one, such as
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig): the key of a table in a configuration file. With
-    /// it, a program can tell its user where the value was given.
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig): the key of a table in a configuration file.
+    /// With it, a program can tell its user where the value was given.
     #[must_use]
     pub fn setting(&self) -> Option<&'static str> {
         self.0.setting

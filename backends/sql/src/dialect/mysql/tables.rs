@@ -30,8 +30,8 @@ const SETTING_UP: Duration = Duration::from_secs(3);
 const UNFINISHED: &str = tables::META_EMPTY;
 
 const ONLY_SOME: &str = "has another program's tables of the same names: choose another database \
-    or a `table_prefix`; or this user lacks the rights on some of distlock's tables: grant them; or \
-    it has only some of them: create the missing ones";
+    or a `table_prefix`; or this user lacks the rights on some of distlock's tables: grant them; \
+    or it has only some of them: create the missing ones";
 
 /// The tables that are present.
 enum TablesFound {
