@@ -34,7 +34,6 @@ impl<E: Executor> Batcher<E> {
             executor,
             in_flight: limits.in_flight.max(1),
             undivided: limits.undivided,
-            in_steps: limits.in_steps,
             home: Handle::try_current().ok(),
             state: Mutex::new(BatcherState {
                 queue: Queue::new(limits),

@@ -128,11 +128,6 @@ impl<E: Executor> FlightPermit<E> {
                     first = poll_fn(|context| Poll::Ready(flight.as_mut().poll(context))).await;
                     shared.hand_out(batch, outcome);
                     self.free_answered_keys();
-                    if shared.in_steps {
-                        // The yield lets the callers that were just answered run first. Otherwise
-                        // each step of the store's answer would wake a thread for this task.
-                        tokio::task::yield_now().await;
-                    }
                 }
                 match first {
                     Poll::Ready(outcome) => outcome,

@@ -88,10 +88,6 @@ pub struct Limits {
     /// a gap, but batches are smaller. This is faster if the store needs more time for a batch than
     /// the network, and if acquires and releases share a batch.
     pub ahead: bool,
-    /// Whether the store answers one batch in several steps, each of which wakes the task of the
-    /// batch. If so, after a batch that was sent [`ahead`](Self::ahead), the callers that were just
-    /// answered run before that batch is polled again.
-    pub in_steps: bool,
 }
 
 impl Default for Limits {
@@ -102,7 +98,6 @@ impl Default for Limits {
             in_flight: 1,
             undivided: usize::MAX,
             ahead: false,
-            in_steps: false,
         }
     }
 }

@@ -28,7 +28,6 @@ pub(super) struct BatcherShared<E: Executor> {
     pub(super) executor: E,
     pub(super) in_flight: usize,
     pub(super) undivided: usize,
-    pub(super) in_steps: bool,
     /// The runtime of the batcher's tasks.
     pub(super) home: Option<Handle>,
     // A blocking mutex, which is held for changes of the state only.

@@ -74,7 +74,6 @@ pub(in crate::simulation) fn run_batcher(
         limits.operations = random.usize(1..=5);
         limits.in_flight = random.usize(1..=3);
         limits.ahead = random.bool();
-        limits.in_steps = random.bool();
         if random.bool() {
             limits.undivided = random.usize(1..=6);
         }

@@ -157,9 +157,6 @@ impl Dialect for SqliteDialect {
     fn limits(&self) -> Limits {
         let mut limits = Limits::default();
         limits.ahead = true;
-        // SQLite answers each statement of a batch's transaction separately, and each answer wakes
-        // the task of the batch.
-        limits.in_steps = true;
         limits
     }
 
