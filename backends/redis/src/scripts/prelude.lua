@@ -1,5 +1,6 @@
--- The part that every step's script starts with: the token rule, the value format, the owner check
--- and the test for foreign keys. It runs no command.
+-- The part that the script of every operation starts with: the rule for tokens and for the versions
+-- of records, the value format, the owner check and the test for foreign keys. It only defines
+-- functions.
 -- KEYS starts with the keys of n locks or records, and a script answers with a list of n answers.
 -- Further keys follow in the same order. For example, KEYS[n + i] can be the counter of the bucket
 -- of KEYS[i].
