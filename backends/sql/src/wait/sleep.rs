@@ -33,8 +33,8 @@ pub(crate) const STEADY: Pace = Pace {
     at_least: Duration::from_micros(52_500),
 };
 
-/// The pace for a store where a poll delays no writer: polls are more frequent right after a
-/// change.
+/// The pace for MySQL and MariaDB, where a poll delays no writer: polls are more frequent right
+/// after a change.
 #[cfg(feature = "mysql")]
 pub(crate) const ADAPTIVE: Pace = Pace {
     first: 10_000..15_000,
@@ -42,8 +42,8 @@ pub(crate) const ADAPTIVE: Pace = Pace {
     at_least: Duration::from_millis(10),
 };
 
-/// The pace for a store that notifies of releases. A poll only finds a release whose notification
-/// was lost.
+/// The pace for Postgres, which notifies of releases. A poll only finds a release whose
+/// notification was lost.
 #[cfg(feature = "postgres")]
 pub(crate) const PUSHED: Pace = Pace {
     first: 900_000..1_100_000,

@@ -1,5 +1,5 @@
-//! The regular end of a held lease: a hand-over to the next task of this process, or a release at
-//! the store.
+//! The end of a held lease by a release or by the drop of its last guard: a hand-over to the next
+//! task of this process, or a release at the store.
 //!
 //! This module owns the order of these steps. Invariant: a waiter that was taken out of the local
 //! queue always gets the turn, also when the hand-over fails. A release without a confirmation is
