@@ -234,6 +234,10 @@ impl Play {
         console.send_login(&token).await?;
         console.wait_until_in().await?;
         super::client::within_limit("the survivor is told", before.follow_to_end()).await??;
+        // The next login answers for all older sessions in the record, and nobody knows whether the
+        // survivor's program has saved.
+        super::client::within_limit("the survivor's end is recorded", self.wait_until_settled())
+            .await??;
 
         let mut handheld = Client::connect("handheld", &self.node1, &self.timeline).await?;
         handheld.send_login(&token).await?;
@@ -315,16 +319,29 @@ impl Play {
         Ok(client)
     }
 
-    /// Checks in the store that the session of this client is the only one of the account.
-    async fn check_owner(&self, client: &Client) -> Result<()> {
-        let session = client.session.as_ref().context("never logged in")?;
+    /// The account's record in the store.
+    async fn record(&self) -> Result<UserRecord> {
         let key = RecordKey::new(format!("sess/{}", self.uid))?;
         let entry = self
             .records
             .get(&key)
             .await?
             .context("the account has no record")?;
-        let record = UserRecord::parse(&self.uid, &entry.value)?;
+        Ok(UserRecord::parse(&self.uid, &entry.value)?)
+    }
+
+    /// Waits until the record names no session whose end is not confirmed yet.
+    async fn wait_until_settled(&self) -> Result<()> {
+        while !self.record().await?.revocations.is_empty() {
+            SystemClock.sleep(Duration::from_millis(10)).await;
+        }
+        Ok(())
+    }
+
+    /// Checks in the store that the session of this client is the only one of the account.
+    async fn check_owner(&self, client: &Client) -> Result<()> {
+        let session = client.session.as_ref().context("never logged in")?;
+        let record = self.record().await?;
         let owners: Vec<_> = record
             .slots
             .values()
