@@ -64,75 +64,109 @@ fn describe_setting(finding: &Finding) -> String {
 mod tests {
     use super::*;
 
-    /// A store with findings, each a check and the text of its finding.
-    fn store(findings: &[[&str; 2]]) -> StoreFacts {
-        let finding = |[check, detail]: &[&str; 2]| Finding {
-            check: (*check).into(),
-            verdict: "pass".into(),
-            detail: (*detail).into(),
-        };
+    fn store(findings: &[(&str, &str, &str)]) -> StoreFacts {
         StoreFacts {
-            findings: findings.iter().map(finding).collect(),
+            findings: findings
+                .iter()
+                .map(|(check, verdict, detail)| Finding {
+                    check: (*check).into(),
+                    verdict: (*verdict).into(),
+                    detail: (*detail).into(),
+                })
+                .collect(),
             ..StoreFacts::default()
         }
     }
 
     #[test]
     fn durability_is_the_servers_own_report() {
-        let appends = "append-only file, appendfsync everysec: a power cut may take the last one";
-        let snapshots = "no append-only file, snapshots only: a restart forgets";
-        let (first, second) = (
-            "127.0.0.1:7001: append-only file, synced at every write",
-            "[::1]:7002: append-only file, appendfsync everysec: a",
-        );
-        let flush = "innodb_flush_log_at_trx_commit";
+        let appends =
+            "append-only file, appendfsync everysec: a power cut may take the last second";
         for (findings, said) in [
             (
-                &[["persistence", appends], ["role", "primary"]][..],
-                "append-only file, appendfsync everysec",
+                &[
+                    ("persistence", "pass", appends),
+                    ("role", "pass", "primary"),
+                ][..],
+                Some("append-only file, appendfsync everysec"),
             ),
             (
-                &[["fsync", "on"], ["synchronous_commit", "on"]],
-                "synchronous_commit=on, fsync=on",
+                &[
+                    ("fsync", "pass", "on"),
+                    ("synchronous_commit", "pass", "on"),
+                ],
+                Some("synchronous_commit=on, fsync=on"),
             ),
             (
-                &[["synchronous_commit", "off: a crash may take back locks"]],
-                "synchronous_commit=off",
+                &[(
+                    "synchronous_commit",
+                    "fail",
+                    "off: a crash may take back locks",
+                )],
+                Some("synchronous_commit=off"),
             ),
             (
-                &[["synchronous", "FULL: a commit is on the disk"]],
-                "synchronous=FULL",
+                &[("synchronous", "pass", "FULL: a commit is on the disk")],
+                Some("synchronous=FULL"),
             ),
             (
-                &[[flush, "a commit is on the disk"]],
-                "innodb_flush_log_at_trx_commit: a commit is on the disk",
+                &[(
+                    "innodb_flush_log_at_trx_commit",
+                    "pass",
+                    "a commit is on the disk",
+                )],
+                Some("innodb_flush_log_at_trx_commit: a commit is on the disk"),
             ),
             (
-                &[["persistence", first], ["persistence", second]],
-                "append-only file, synced at every write, append-only file, appendfsync everysec",
+                &[
+                    (
+                        "persistence",
+                        "pass",
+                        "127.0.0.1:7001: append-only file, synced at every write",
+                    ),
+                    (
+                        "persistence",
+                        "pass",
+                        "[::1]:7002: append-only file, appendfsync everysec: a",
+                    ),
+                ],
+                Some(
+                    "append-only file, synced at every write, append-only file, appendfsync \
+                     everysec",
+                ),
             ),
             // Two groups of servers: one with equal settings, one with different ones.
             (
-                &[["persistence", appends], ["persistence", appends]],
-                "append-only file, appendfsync everysec",
+                &[
+                    ("persistence", "pass", appends),
+                    ("persistence", "pass", appends),
+                ],
+                Some("append-only file, appendfsync everysec"),
             ),
             (
-                &[["persistence", appends], ["persistence", snapshots]],
-                "append-only file, appendfsync everysec, no append-only file, snapshots only",
+                &[
+                    ("persistence", "pass", appends),
+                    (
+                        "persistence",
+                        "warn",
+                        "no append-only file, snapshots only: a restart forgets",
+                    ),
+                ],
+                Some("append-only file, appendfsync everysec, no append-only file, snapshots only"),
             ),
+            (&[("server", "pass", "serves as leader")], None),
         ] {
-            assert_eq!(durability(&store(findings)).as_deref(), Some(said));
+            assert_eq!(durability(&store(findings)).as_deref(), said);
         }
     }
 
     #[test]
     fn the_setting_of_the_starting_tool_is_used_when_the_server_reports_none() {
-        let mut set = store(&[["server", "serves as leader"]]);
-        assert_eq!(durability(&set), None);
+        let mut set = store(&[("server", "pass", "serves as leader")]);
         set.durability = Some("forceSync=yes".into());
         assert_eq!(durability(&set).as_deref(), Some("forceSync=yes"));
         // The report of the server itself has precedence.
-        set.findings = store(&[["fsync", "off: damage"]]).findings;
+        set.findings = store(&[("fsync", "fail", "off: damage")]).findings;
         assert_eq!(durability(&set).as_deref(), Some("fsync=off"));
     }
 }
