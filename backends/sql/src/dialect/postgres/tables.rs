@@ -149,7 +149,7 @@ async fn create(connection: &mut PgConnection, context: &StoreContext) -> Result
     let failed = |error| {
         let failed = StatementError::postgres(error, Access::Read);
         if failed.meaning.kind == ErrorKind::AccessDenied {
-            let problem = "this user may not create tables, so one that may must do it";
+            let problem = "this user may not create tables: migrate as a user who may";
             return Error::new(ErrorKind::AccessDenied, problem)
                 .caused_by(failed.into_error())
                 .with_remedy(migration(context.config.url()));
