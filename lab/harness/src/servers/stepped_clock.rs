@@ -7,16 +7,19 @@ use std::{
     ffi::{OsStr, OsString},
     fs,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result};
-use distlock_core::sync::Mutex;
+use distlock_core::{SystemClock, sync::Mutex, unix_time};
 
 use crate::{eventually, servers::isolation::RunAs};
 
 /// Time-out for the server to see a step.
 const STEP_LIMIT: Duration = Duration::from_secs(60);
+
+/// The error of a time that a server tells, in seconds: servers tell microseconds.
+const ROUNDING: f64 = 0.001;
 
 /// The stepped clock of one server.
 #[derive(Debug)]
@@ -68,27 +71,22 @@ impl SteppedClock {
     }
 
     /// Steps the clock by so many seconds, back if the number is negative, and waits until the
-    /// server has seen the step. `now` asks the server for its time, in seconds.
+    /// server has seen the step. `now` asks the server for its time, in seconds since 1970.
     pub(super) fn step(&self, by: f64, now: impl Fn() -> Result<f64>) -> Result<()> {
-        let asked = Instant::now();
-        let (before, answered) = (now()?, Instant::now());
         let offset = {
             let mut offset = self.offset.lock();
             *offset += by;
             *offset
         };
         self.write_offset(offset)?;
+        // The server reads its clock between the two readings of the machine's clock. So neither a
+        // slow answer nor a short step makes this check fail.
         eventually("the server sees its clock", STEP_LIMIT, || {
-            // On a busy machine an answer may take longer than the step is long. So the bound that
-            // the step moves is the one that a late answer cannot cross.
-            let earliest = before + answered.elapsed().as_secs_f64();
+            let asked = unix_time(&SystemClock).as_secs_f64();
             now().is_ok_and(|now| {
-                let latest = before + asked.elapsed().as_secs_f64();
-                if by > 0.0 {
-                    now > earliest + by / 2.0
-                } else {
-                    now < latest + by / 2.0
-                }
+                let answered = unix_time(&SystemClock).as_secs_f64();
+                let read = now - offset;
+                asked - ROUNDING <= read && read <= answered + ROUNDING
             })
         })
     }
