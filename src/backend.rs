@@ -22,5 +22,5 @@ pub use distlock_backend_kit::{
 pub use distlock_core::{
     AcquireRequest, Contender, Grant, HandOver, Lease, LossFeed, LossSender, Meta, ReleaseOutcome,
     Renewal, Renewed, TicketStep, at_most, check_value, decode, encode, excerpt, log, margin,
-    micros, path_excerpt, presentable, sync, threads, unix_time,
+    micros, path_excerpt, presentable, quote_for_shell, sync, threads, unix_time,
 };

@@ -4,9 +4,9 @@
 
 use std::fmt;
 
-use distlock::{Error, LockName, Remedy, config::mask};
+use distlock::{Error, LockName, Remedy, backend::quote_for_shell, config::mask};
 
-use crate::{exit::Failure, global::Global, shell_word::quote_for_shell};
+use crate::{exit::Failure, global::Global};
 
 /// The step that the reader of a failure can take. `Display` begins with a semicolon.
 #[derive(Debug)]

@@ -29,7 +29,6 @@ mod output;
 mod processes;
 pub mod program;
 mod progress;
-mod shell_word;
 mod stderr;
 mod values;
 

@@ -4,7 +4,7 @@ use std::{ffi::OsString, time::Duration};
 
 use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
-use distlock::{Error, FencingToken, LockName, Store};
+use distlock::{Error, FencingToken, LockName, Store, backend::quote_for_shell};
 use distlock_recipes::{Job, Outcome as End, Periodic};
 use serde::Serialize;
 use serde_json::json;
@@ -13,7 +13,6 @@ use crate::{
     context::{Context, Sharing},
     exit::{Failure, Outcome, code},
     output::{self, format_rfc3339, whole_millis},
-    shell_word::quote_for_shell,
     values,
 };
 

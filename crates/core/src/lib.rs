@@ -80,6 +80,7 @@ pub use types::{
     ident::{HolderInfo, HolderLabel, Meta, OwnerId},
     name::{LockName, RecordKey, decode, encode},
     presentable::{excerpt, path_excerpt, presentable},
+    shell_word::quote_for_shell,
     ticket::Ticket,
     token::{Epoch, FencingToken, micros},
     ttl::{Ttl, margin},

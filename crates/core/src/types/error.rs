@@ -11,6 +11,7 @@ use crate::types::{
     ident::HolderInfo,
     name::LockName,
     presentable::{excerpt, presentable},
+    shell_word::quote_for_shell,
 };
 
 /// The result of a lock or record operation.
@@ -108,20 +109,10 @@ impl fmt::Display for Remedy {
                         presentable(statement)
                     )?;
                 }
-                let url = quoted(&presentable(url));
+                let url = quote_for_shell(url);
                 write!(f, "run `distlock migrate --backend {url}`")
             }
         }
-    }
-}
-
-/// The word, quoted for a shell.
-fn quoted(word: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-~+@,:=%".contains(&byte);
-    if word.bytes().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
     }
 }
 

@@ -1,7 +1,8 @@
 //! Writes a word so that a shell reads the same word.
 
 /// Quotes a word if a shell would read it differently without quotes.
-pub(crate) fn quote_for_shell(word: &str) -> String {
+#[must_use]
+pub fn quote_for_shell(word: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-~+@,:=%".contains(&byte);
     if word.bytes().all(plain) {
         word.to_owned()
