@@ -52,6 +52,7 @@ impl FaultProxy {
             connections: AtomicUsize::new(0),
             accepted: AtomicU64::new(0),
             round_trips: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
         });
         let acceptor = tokio::spawn(accept_connections(listener, seen, Arc::clone(&state)));
         Ok(Self {
@@ -87,6 +88,12 @@ impl FaultProxy {
     #[must_use]
     pub fn round_trips(&self) -> u64 {
         self.state.round_trips.load(Ordering::SeqCst)
+    }
+
+    /// Returns the number of bytes that clients and the server have sent so far.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.state.bytes.load(Ordering::SeqCst)
     }
 
     /// Ends every fault. Stopped bytes are sent now. Connections that lost bytes are reset.

@@ -67,6 +67,7 @@ pub(super) struct ProxyState {
     pub(super) connections: AtomicUsize,
     pub(super) accepted: AtomicU64,
     pub(super) round_trips: AtomicU64,
+    pub(super) bytes: AtomicU64,
 }
 
 /// Forgets a connection that was idle for too long, as a firewall does.

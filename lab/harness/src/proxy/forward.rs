@@ -71,6 +71,8 @@ impl Forwarder<'_> {
                 tokio::io::copy(&mut from, &mut tokio::io::sink()).await?;
                 return Ok(());
             };
+            let bytes = u64::try_from(read).unwrap_or(u64::MAX);
+            self.state.bytes.fetch_add(bytes, Ordering::SeqCst);
             let faults = *self.faults.borrow();
             if self.idle_limit.loses_bytes(faults) {
                 if read == 0 {
