@@ -12,7 +12,7 @@
 //! # ) -> distlock_core::Result<()> {
 //! use distlock_report::{Options, Workload, bench};
 //!
-//! let options = Options::default().concurrency(64);
+//! let options = Options { concurrency: Some(64), ..Options::default() };
 //! let report = bench(lock, Workload::Independent, &options).await?;
 //! println!("{report}"); // an aligned table; it is also `serde::Serialize`
 //! # Ok(())
@@ -27,8 +27,6 @@
 //!   calls that reach the backend. A raw driver implements [`Subject`] itself.
 //! - [`Sample`], [`Latencies`]: the results of one round. [`Figures`], [`Spread`], [`Ratio`]: the
 //!   figures computed from them.
-//! - [`TakeoverSample`], [`TakeoverReport`]: the same for the kick-out flow, where a cycle is a
-//!   login that ends another session.
 //! - [`Comparison`]: several stores side by side, as data; [`render::comparison()`] makes its page.
 //! - [`render::Document`]: a page of any report.
 //!
@@ -39,7 +37,8 @@
 //!   of the acquire to the answer of the release. In [`Workload::Handoff`] the latency is the time
 //!   from one task's release to the next task's grant. In [`Workload::Counters`] a cycle is an
 //!   increment and, in one cycle of four, also a clear. In [`Workload::Cache`] a cycle is one read
-//!   of the cached value.
+//!   of the cached value. In [`Workload::Takeover`] a cycle is a login that ends another session,
+//!   or a message, and each of the times that are measured on the way is an arm.
 //! - *Operations per cycle* are calls to the backend's contract. A backend with batches serves many
 //!   of them in one round trip, so the report also shows *statements per cycle* where the backend
 //!   reports them.
@@ -66,6 +65,5 @@ pub use results::{
     report::Report,
     sample::{Latencies, Sample},
     statistics::{Figures, Ratio, Spread},
-    takeover::{Ended, Quantiles, TakeoverFigures, TakeoverReport, TakeoverSample},
 };
 pub use workload::{Options, Workload};

@@ -1,4 +1,4 @@
-//! Texts of numbers, and tables of a terminal.
+//! Texts of numbers, values in Markdown, and tables.
 
 use std::fmt;
 
@@ -80,43 +80,87 @@ pub(crate) fn format_ratio(ratio: Option<Spread>) -> String {
     )
 }
 
-/// A table as aligned text. The first column is aligned to the left, and the others to the right.
+/// Joins the lines of a text, and escapes it outside of code.
+pub fn escape(text: &(impl ToString + ?Sized)) -> String {
+    let text = text.to_string();
+    let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let parts = text.split('`').enumerate();
+    let escaped = parts.map(|(at, part)| match at % 2 {
+        0 => part.replace('&', "&amp;").replace('<', "&lt;"),
+        _ => part.to_owned(),
+    });
+    escaped.collect::<Vec<_>>().join("`")
+}
+
+/// A text as a cell of a table.
+pub fn cell(content: &(impl ToString + ?Sized)) -> String {
+    escape(content).replace('|', "\\|")
+}
+
+/// A table. The first row is its heading, and each row has as many cells as the heading.
+#[derive(Debug)]
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    pub(crate) fn new<'a>(heading: impl IntoIterator<Item = &'a str>) -> Self {
-        let heading = heading.into_iter().map(str::to_owned);
-        Self {
-            rows: vec![heading.collect()],
-        }
+    pub(crate) fn new<C: Into<String>>(heading: impl IntoIterator<Item = C>) -> Self {
+        let mut table = Self { rows: Vec::new() };
+        table.add_row(heading);
+        table
     }
 
-    pub(crate) fn add_row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+    pub(crate) fn add_row<C: Into<String>>(&mut self, cells: impl IntoIterator<Item = C>) {
+        self.rows.push(cells.into_iter().map(Into::into).collect());
     }
-}
 
-impl fmt::Display for Table {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+    /// Whether there is no row below the heading.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.len() < 2
+    }
+
+    /// The table as aligned text. The first column is aligned to the left, and the others to the
+    /// right.
+    pub(crate) fn aligned(&self) -> String {
         let width = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
         };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
+        let mut text = String::new();
         for row in &self.rows {
-            let mut line = String::new();
-            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-                line += &match column {
-                    0 => format!("{cell:<width$}"),
-                    _ => format!("  {cell:>width$}"),
-                };
-            }
-            writeln!(f, "{}", line.trim_end())?;
+            let cells = row.iter().enumerate().map(|(column, cell)| match column {
+                0 => format!("{cell:<width$}", width = width(0)),
+                _ => format!("  {cell:>width$}", width = width(column)),
+            });
+            text += cells.collect::<String>().trim_end();
+            text.push('\n');
         }
-        Ok(())
+        text
+    }
+}
+
+/// Markdown; nothing when there is no row. Columns of numbers are aligned to the right.
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [heading, rows @ ..] = &self.rows[..] else {
+            return Ok(());
+        };
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let line = |cells: &[String]| cells.iter().map(cell).collect::<Vec<_>>().join(" | ");
+        let is_number = |cell: &String| {
+            let first = cell.trim_start_matches(['*', '×', ' ']);
+            first.starts_with(|c: char| c.is_ascii_digit() || c == '–')
+        };
+        write!(f, "| {} |\n|", line(heading))?;
+        for at in 0..heading.len() {
+            let mut cells = rows.iter().filter_map(|row| row.get(at));
+            let is_right = cells.all(is_number);
+            f.write_str(if is_right { "--:|" } else { "---|" })?;
+        }
+        rows.iter()
+            .try_for_each(|row| write!(f, "\n| {} |", line(row)))
     }
 }
 

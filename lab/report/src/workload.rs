@@ -22,6 +22,8 @@ pub enum Workload {
     Counters,
     /// Many callers want one value of a cache.
     Cache,
+    /// Many accounts whose devices take over from each other.
+    Takeover,
 }
 
 impl Workload {
@@ -43,6 +45,7 @@ impl Workload {
             Self::Handoff => "handoff",
             Self::Counters => "counters",
             Self::Cache => "cache",
+            Self::Takeover => "takeover",
         }
     }
 
@@ -51,7 +54,7 @@ impl Workload {
     pub const fn default_concurrency(self) -> u32 {
         match self {
             Self::Uncontended => 1,
-            Self::Independent | Self::Cache => 64,
+            Self::Independent | Self::Cache | Self::Takeover => 64,
             Self::Contended | Self::Counters => 16,
             Self::Handoff => 2,
         }
@@ -91,7 +94,6 @@ impl FromStr for Workload {
 
 /// How a workload is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Options {
     /// How many callers; `None` = [`Workload::default_concurrency`].
     pub concurrency: Option<u32>,
@@ -124,48 +126,6 @@ impl Default for Options {
 impl Options {
     /// The largest number of callers.
     pub const MAX_CONCURRENCY: u32 = 10_000;
-
-    /// Sets the number of callers.
-    #[must_use]
-    pub const fn concurrency(mut self, callers: u32) -> Self {
-        self.concurrency = Some(callers);
-        self
-    }
-
-    /// Sets how long each arm is measured, over all rounds together.
-    #[must_use]
-    pub const fn duration(mut self, duration: Duration) -> Self {
-        self.duration = duration;
-        self
-    }
-
-    /// Sets how often the arms take turns.
-    #[must_use]
-    pub const fn rounds(mut self, rounds: u32) -> Self {
-        self.rounds = rounds;
-        self
-    }
-
-    /// Sets how long each arm runs uncounted before each of its rounds.
-    #[must_use]
-    pub const fn warmup(mut self, warmup: Duration) -> Self {
-        self.warmup = warmup;
-        self
-    }
-
-    /// Sets the lock that all callers want.
-    #[must_use]
-    pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
-        self
-    }
-
-    /// Sets how long each lock is held.
-    #[must_use]
-    pub const fn hold(mut self, hold: Duration) -> Self {
-        self.hold = hold;
-        self
-    }
 
     /// Checks that the options fit `workload`, and returns the number of callers.
     pub fn checked_callers(&self, workload: Workload) -> Result<u32> {
@@ -227,16 +187,20 @@ mod tests {
         let options = Options::default();
         assert_eq!(options.checked_callers(Workload::Uncontended).unwrap(), 1);
         assert_eq!(options.checked_callers(Workload::Independent).unwrap(), 64);
+        let callers = |callers| Options {
+            concurrency: Some(callers),
+            ..Options::default()
+        };
+        let (mut no_round, mut no_time) = (options.clone(), options);
+        no_round.rounds = 0;
+        no_time.duration = Duration::ZERO;
         for (options, workload) in [
-            (Options::default().concurrency(2), Workload::Uncontended),
-            (Options::default().concurrency(1), Workload::Handoff),
-            (Options::default().concurrency(0), Workload::Independent),
-            (Options::default().concurrency(10_001), Workload::Contended),
-            (Options::default().rounds(0), Workload::Contended),
-            (
-                Options::default().duration(Duration::ZERO),
-                Workload::Contended,
-            ),
+            (callers(2), Workload::Uncontended),
+            (callers(1), Workload::Handoff),
+            (callers(0), Workload::Independent),
+            (callers(10_001), Workload::Contended),
+            (no_round, Workload::Contended),
+            (no_time, Workload::Contended),
         ] {
             assert_eq!(
                 options.checked_callers(workload).unwrap_err().kind(),

@@ -7,10 +7,12 @@ use distlock_memory::Memory;
 use distlock_report::{CountingLock, Options, Report, Workload, bench};
 
 fn short_options() -> Options {
-    Options::default()
-        .duration(Duration::from_millis(150))
-        .rounds(3)
-        .warmup(Duration::from_millis(5))
+    Options {
+        duration: Duration::from_millis(150),
+        rounds: 3,
+        warmup: Duration::from_millis(5),
+        ..Options::default()
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -38,13 +40,11 @@ async fn every_workload_runs_without_a_failure_and_leaves_nothing_held() {
 #[tokio::test]
 async fn wrong_options_are_refused_before_anything_is_opened() {
     let store = Memory::default();
-    let error = bench(
-        store.lock(),
-        Workload::Uncontended,
-        &short_options().concurrency(9),
-    )
-    .await
-    .unwrap_err();
+    let mut options = short_options();
+    options.concurrency = Some(9);
+    let error = bench(store.lock(), Workload::Uncontended, &options)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
 }
 

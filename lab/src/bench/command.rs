@@ -127,20 +127,19 @@ impl Bench {
                 "{flag} is for --workload takeover, not for {workload}"
             )));
         }
-        let mut options = Options::default()
-            .duration(self.seconds)
-            .rounds(self.rounds)
-            .hold(self.hold);
+        let name = self.name.as_deref().map(parse_lock_name).transpose()?;
+        let options = Options {
+            concurrency: self.concurrency,
+            duration: self.seconds,
+            rounds: self.rounds,
+            hold: self.hold,
+            name: name.map(|name| name.to_string()),
+            ..Options::default()
+        };
         if matches!(workload, Workload::Cache | Workload::Counters) && !self.hold.is_zero() {
             return Err(Failure::usage(format!(
                 "--hold is not for --workload {workload}"
             )));
-        }
-        if let Some(name) = &self.name {
-            options = options.name(parse_lock_name(name)?.to_string());
-        }
-        if let Some(callers) = self.concurrency {
-            options = options.concurrency(callers);
         }
         options.checked_callers(workload)?;
         let report = if workload == Workload::Counters {

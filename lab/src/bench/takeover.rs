@@ -165,8 +165,16 @@ impl Takeover {
             rounds: common.rounds,
         };
         program::print_message(format_args!(
-            "measuring takeover for {:.1} s",
-            common.time.as_secs_f64()
+            "measuring takeover on {} for {:.1} s, {nodes} nodes {}: from a login until it is \
+             confirmed, and until the old client on the same node (local) or another one (cross) \
+             is told and gone; from a message to its outcome",
+            shared_store.backend(),
+            common.time.as_secs_f64(),
+            if self.processes {
+                "in processes of their own"
+            } else {
+                "in one process"
+            },
         ));
         let report = takeover::measure(shared_store, &load)
             .await

@@ -36,5 +36,6 @@ mod worker_settings;
 pub(crate) use command::run;
 pub(crate) use gateways::{NodeSettings, serve};
 pub(crate) use options::ChaosOptions;
+pub(crate) use stores::StoreKind;
 pub(crate) use worker::run as work;
 pub(crate) use worker_settings::WorkerSettings;

@@ -1,29 +1,16 @@
 //! Measures the costs of a client itself: bytes on the wire, and the memory of a process that only
-//! takes and releases locks.
-//!
-//! Counts the bytes between a client and a server: the client connects through a counting proxy.
+//! takes and releases locks. A client whose bytes are counted connects through a proxy.
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    process::Stdio,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{net::SocketAddr, process::Stdio, time::Duration};
 
+use anyhow::{Context as _, Result, ensure};
 use distlock::{Store, Target};
 use distlock_cli::program::{self, Outcome};
+use distlock_harness::FaultProxy;
 use distlock_report::{Arm, LockerSubject, Workload, compare::Measure};
-use tokio::{
-    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
-    net::{TcpListener, TcpStream},
-    task::JoinSet,
-};
 
 use super::{
-    plan::{ComparisonRun, pause},
+    plan::{ComparisonRun, Experiment, pause},
     rounds::{RoundResult, workload_round},
     stores::{Server, StoreUnderTest, zookeeper_url},
 };
@@ -40,11 +27,7 @@ impl ComparisonRun {
         let time = self.plan.time;
         self.interleave("traffic", 1, time, |store, _| {
             let wire = CountedConnection::to_server_of(store)?;
-            Some(async move {
-                traffic_round(wire, time)
-                    .await
-                    .unwrap_or_else(|error| RoundResult::failed(format!("{error:#}")))
-            })
+            Some(async move { traffic_round(wire, time).await })
         })
         .await
     }
@@ -56,10 +39,10 @@ impl ComparisonRun {
         let key = format!("process-{CALLERS}");
         self.interleave(&key, 1, time + Duration::from_secs(10), |store, _| {
             let url = store.target.reveal_url();
+            let key = &key;
             Some(async move {
-                memory_round(&url, time)
-                    .await
-                    .unwrap_or_else(|error| RoundResult::failed(error.to_string()))
+                let peak = peak_memory(&url, time).await?;
+                Ok(RoundResult::of(key, [(Measure::Memory, peak)]))
             })
         })
         .await
@@ -67,48 +50,28 @@ impl ComparisonRun {
 }
 
 /// Counts the bytes of one caller in one round.
-async fn traffic_round(wire: CountedConnection, time: Duration) -> anyhow::Result<RoundResult> {
+async fn traffic_round(wire: CountedConnection, time: Duration) -> Result<RoundResult> {
     let (store, counter) = wire.open().await?;
     let subject = LockerSubject::new(store.backend());
     let locker = subject.locker().clone();
     let arm = Arm::new("traffic", subject);
+    let caller = Experiment::new("traffic", Workload::Uncontended, 1);
+    let round = |time| workload_round(&arm, &caller, 0, Duration::from_millis(1), time);
     // The first round opens connections and prepares statements. Its bytes are not counted.
-    workload_round(
-        &arm,
-        Workload::Uncontended,
-        1,
-        0,
-        Duration::from_millis(1),
-        time / 4,
-    )
-    .await;
+    round(time / 4).await?;
     let before = counter.bytes();
-    let turn = workload_round(
-        &arm,
-        Workload::Uncontended,
-        1,
-        0,
-        Duration::from_millis(1),
-        time,
-    )
-    .await;
+    let done = round(time).await?;
     let moved = counter.bytes().saturating_sub(before);
     locker.close().await;
     store.close().await;
-    Ok(RoundResult {
-        values: turn
-            .sample
-            .as_ref()
-            .filter(|sample| sample.cycles() > 0 && turn.error.is_none())
-            .map(|sample| (Measure::Bytes, as_f64(moved) / as_f64(sample.cycles())))
-            .into_iter()
-            .collect(),
-        ..RoundResult::default()
-    })
+    let cycles = done.sample.map_or(0, |it| it.cycles());
+    let bytes = (cycles > 0).then(|| (Measure::Bytes, as_f64(moved) / as_f64(cycles)));
+    Ok(RoundResult::of("traffic", bytes))
 }
 
-/// Runs many callers in a process of this very program, and reads the memory of that process.
-async fn memory_round(url: &str, time: Duration) -> std::io::Result<RoundResult> {
+/// Runs many callers in a process of this very program, and returns the peak memory of that process
+/// in KiB.
+async fn peak_memory(url: &str, time: Duration) -> Result<f64> {
     let mut process = tokio::process::Command::new(std::env::current_exe()?)
         .args(["bench", "--workload", "independent", "--rounds", "1"])
         .args(["--concurrency", &CALLERS.to_string()])
@@ -128,16 +91,12 @@ async fn memory_round(url: &str, time: Duration) -> std::io::Result<RoundResult>
         if let Some(kib) = program::memory_kib(id, "VmHWM:") {
             peak = peak.max(as_f64(kib));
         }
-        match process.try_wait()? {
-            Some(ended) if ended.success() => break,
-            Some(ended) => return Ok(RoundResult::failed(format!("the process failed: {ended}"))),
-            None => pause(Duration::from_millis(20)).await,
+        if let Some(ended) = process.try_wait()? {
+            ensure!(ended.success(), "the process failed: {ended}");
+            return Ok(peak);
         }
+        pause(Duration::from_millis(20)).await;
     }
-    Ok(RoundResult {
-        values: vec![(Measure::Memory, peak)],
-        ..RoundResult::default()
-    })
 }
 
 /// The server to which a counted connection leads.
@@ -161,73 +120,12 @@ impl CountedConnection {
         }
     }
 
-    /// Opens a client that connects through the proxy. The proxy lives as long as the returned
-    /// counter.
-    pub(super) async fn open(self) -> anyhow::Result<(Store, ByteCounter)> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        let port = listener.local_addr()?.port();
-        let bytes = Arc::new(AtomicU64::new(0));
-        let mut forwarding = JoinSet::new();
-        forwarding.spawn(forward(listener, self.server, Arc::clone(&bytes)));
-        let through_counter = format!("127.0.0.1:{port}");
-        let url = self.url.replace(&self.server.to_string(), &through_counter);
-        let store = program::open(Target::new(url)).await?;
-        let counter = ByteCounter {
-            bytes,
-            _forwarding: forwarding,
-        };
-        Ok((store, counter))
+    /// Opens a client that connects through the returned proxy.
+    pub(super) async fn open(self) -> Result<(Store, FaultProxy)> {
+        let proxy = FaultProxy::start(self.server).await?;
+        let (server, through) = (self.server.to_string(), proxy.address().to_string());
+        let url = self.url.replace(&server, &through);
+        let store = program::open(Target::new(url)).await;
+        Ok((store.context("open a client through a proxy")?, proxy))
     }
-}
-
-/// The counter of a proxy, for both directions.
-pub(super) struct ByteCounter {
-    bytes: Arc<AtomicU64>,
-    _forwarding: JoinSet<()>,
-}
-
-impl ByteCounter {
-    /// The bytes so far.
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
-    }
-}
-
-/// Accepts connections, and connects each to the server.
-async fn forward(listener: TcpListener, server: SocketAddr, bytes: Arc<AtomicU64>) {
-    let mut connections = JoinSet::new();
-    while let Ok((client, _)) = listener.accept().await {
-        let bytes = Arc::clone(&bytes);
-        connections.spawn(async move {
-            let Ok(server) = TcpStream::connect(server).await else {
-                return;
-            };
-            let _ = (client.set_nodelay(true), server.set_nodelay(true));
-            let ((from_client, to_client), (from_server, to_server)) =
-                (client.into_split(), server.into_split());
-            tokio::join!(
-                copy(from_client, to_server, &bytes),
-                copy(from_server, to_client, &bytes)
-            );
-        });
-    }
-}
-
-/// Copies one direction of a connection, and counts its bytes.
-async fn copy(
-    mut from: impl AsyncRead + Unpin,
-    mut to: impl AsyncWrite + Unpin,
-    bytes: &AtomicU64,
-) {
-    let mut buffer = vec![0; 16 * 1024];
-    while let Ok(length) = from.read(&mut buffer).await {
-        let Some(read) = buffer.get(..length).filter(|read| !read.is_empty()) else {
-            break;
-        };
-        bytes.fetch_add(u64::try_from(length).unwrap_or(0), Ordering::Relaxed);
-        if to.write_all(read).await.is_err() {
-            break;
-        }
-    }
-    let _ = to.shutdown().await;
 }

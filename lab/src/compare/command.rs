@@ -8,12 +8,7 @@ use distlock_cli::program::{
 };
 use distlock_report::Comparison;
 
-use super::{
-    files::render_again,
-    measure::{ComparisonOptions, measure},
-    plan::Effort,
-    stores::StoreToSpawn,
-};
+use super::{files::render_again, measure::measure, plan::Effort, stores::StoreToSpawn};
 
 /// Measure stores side by side and write the report.
 ///
@@ -25,13 +20,13 @@ use super::{
 pub(crate) struct Compare {
     /// Start private stores of these kinds: their servers must be installed
     #[arg(long, value_name = "STORE,..", value_delimiter = ',')]
-    spawn: Vec<StoreToSpawn>,
+    pub(super) spawn: Vec<StoreToSpawn>,
     /// Short rounds and fewer cases: a few minutes for all stores
     #[arg(long)]
     quick: bool,
     /// Measure raw drivers and other libraries too, as distlock-lab peers does
     #[arg(long)]
-    peers: bool,
+    pub(super) peers: bool,
     /// Too short to mean anything: for tests
     #[arg(long, hide = true, conflicts_with = "quick")]
     tiny: bool,
@@ -40,7 +35,7 @@ pub(crate) struct Compare {
     render: Option<PathBuf>,
     /// Folder for the report, made if absent
     #[arg(long, value_name = "DIR", default_value = "distlock-report")]
-    out: PathBuf,
+    pub(super) out: PathBuf,
     // The flags of the tool, which name the stores.
     #[command(flatten)]
     pub(crate) global: Global,
@@ -59,6 +54,14 @@ Examples:
       --backend postgres://app@10.0.0.6/locks --out report";
 
 impl Compare {
+    pub(super) const fn effort(&self) -> Effort {
+        match (self.tiny, self.quick) {
+            (true, _) => Effort::Tiny,
+            (_, true) => Effort::Quick,
+            _ => Effort::Full,
+        }
+    }
+
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         if let Some(json) = &self.render {
             let comparison = render_again(json, &self.out)?;
@@ -76,22 +79,10 @@ impl Compare {
                 --spawn",
             ));
         }
-        let out = self.out.clone();
-        let wanted = ComparisonOptions {
-            targets,
-            spawn: self.spawn,
-            effort: match (self.tiny, self.quick) {
-                (true, _) => Effort::Tiny,
-                (_, true) => Effort::Quick,
-                _ => Effort::Full,
-            },
-            peers: self.peers,
-            out: self.out,
-        };
         let mut signals = Signals::catch()?;
         // Dropping the future removes servers and temporary files, so a signal drops it.
         let written = tokio::select! {
-            written = Box::pin(measure(wanted)) => written?,
+            written = Box::pin(measure(&self, &targets)) => written?,
             signal = signals.next_ending() => {
                 program::print_message(
                     "interrupted: what was measured is kept, the same command goes on with it",
@@ -99,7 +90,7 @@ impl Compare {
                 return Ok(code_of_signal(signal.as_raw()));
             }
         };
-        print_report(&written, &out, context).or_else(Failure::ignore_closed_pipe)?;
+        print_report(&written, &self.out, context).or_else(Failure::ignore_closed_pipe)?;
         let died: Vec<_> = written
             .stores
             .iter()

@@ -5,7 +5,7 @@ use std::{process::Stdio, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use distlock::Reach;
 use distlock_cli::program::Outcome;
-use distlock_report::{Report, compare::Measure};
+use distlock_report::{Report, Sample, compare::Measure};
 use futures_util::future::try_join_all;
 
 use super::{plan::ComparisonRun, rounds::RoundResult};
@@ -29,86 +29,74 @@ impl ComparisonRun {
             // A store that lives in one process has no competing processes.
             let reach = store.store.backend().capabilities().reach;
             let url = (reach != Reach::Process).then(|| store.target.reveal_url())?;
-            Some(async move {
-                competition_round(&url, time)
-                    .await
-                    .unwrap_or_else(|error| RoundResult::failed(format!("{error:#}")))
-            })
+            let key = &key;
+            Some(async move { Ok(RoundResult::of(key, competition_round(&url, time).await?)) })
         })
         .await
     }
 }
 
 /// Runs all processes for one round, and computes its figures.
-async fn competition_round(url: &str, time: Duration) -> Result<RoundResult> {
+async fn competition_round(url: &str, time: Duration) -> Result<[(Measure, f64); 5]> {
     let name = format!("bench:processes:{:08x}", fastrand::u32(..));
-    let all = (0..PROCESSES).map(|_| run_competitor(url, &name, time));
-    let processes = try_join_all(all).await?;
-    let longest = processes.iter().map(|it| it.longest).max();
-    let longest = longest.unwrap_or_default().saturating_sub(HOLD);
-    let cycles: Vec<u64> = processes.iter().map(|it| it.cycles).collect();
-    let most = cycles.iter().max().copied().unwrap_or_default();
-    let least = cycles.iter().min().copied().unwrap_or_default();
-    let sum = cycles.iter().sum::<u64>();
-    let rates = processes.iter().map(|it| it.rate);
-    Ok(RoundResult {
-        values: vec![
-            (Measure::Rate, rates.sum()),
-            (Measure::Unfairness, as_f64(most) / as_f64(least)),
-            (Measure::LeastShare, as_f64(least) / as_f64(sum) * 100.0),
-            (Measure::MostShare, as_f64(most) / as_f64(sum) * 100.0),
-            (Measure::LongestWait, longest.as_secs_f64() * 1e6),
-        ],
-        ..RoundResult::default()
-    })
-}
-
-/// The figures of one process.
-struct CompetitorResult {
-    cycles: u64,
-    /// Cycles per second of the process's own time, which ends with its last cycle.
-    rate: f64,
-    /// The longest time from the request for the lock until the answer to its release.
-    longest: Duration,
-}
-
-/// Runs one process of `distlock-lab bench`, and reads its report.
-async fn run_competitor(url: &str, name: &str, time: Duration) -> Result<CompetitorResult> {
-    let output = tokio::process::Command::new(std::env::current_exe()?)
-        .args([
-            "bench",
-            "--workload",
-            "contended",
-            "--rounds",
-            "1",
-            "--json",
-        ])
-        .args(["--concurrency", "1", "--name", name])
-        .args(["--hold", &format!("{}ms", HOLD.as_millis())])
-        .args(["--seconds", &time.as_secs_f64().to_string()])
+    let hold = format!("{}ms", HOLD.as_millis());
+    let seconds = time.as_secs_f64().to_string();
+    let compete = || async {
+        let fixed = "bench --workload contended --rounds 1 --concurrency 1".split(' ');
+        let given = ["--name", &name, "--hold", &hold, "--seconds", &seconds];
+        let arguments: Vec<&str> = fixed.chain(given).collect();
         // The URL may hold a secret, and every user can read arguments, so it is passed as a
         // variable.
-        .env("DISTLOCK_BACKEND", url)
+        let variable = Some(("DISTLOCK_BACKEND", url));
+        let report = report_of_process(&arguments, variable).await?;
+        let sample = report.samples.into_iter().next();
+        let sample = sample.context("a process without a round")?;
+        // The measuring engine runs at least one cycle for every caller.
+        ensure!(sample.cycles() > 0, "a process without a cycle");
+        anyhow::Ok(sample)
+    };
+    let samples = try_join_all((0..PROCESSES).map(|_| compete())).await?;
+    // The longest time from the request for the lock until the answer to its release.
+    let longest = samples.iter().map(|it| it.latencies.max()).max();
+    let longest = longest.unwrap_or_default().saturating_sub(HOLD);
+    let cycles: Vec<u64> = samples.iter().map(Sample::cycles).collect();
+    let [most, least] =
+        [cycles.iter().max(), cycles.iter().min()].map(|it| it.map_or(0.0, |it| as_f64(*it)));
+    let sum = as_f64(cycles.iter().sum());
+    Ok([
+        // Each rate is that of the process's own time, which ends with its last cycle.
+        (
+            Measure::Rate,
+            samples.iter().map(Sample::cycles_per_second).sum(),
+        ),
+        (Measure::Unfairness, most / least),
+        (Measure::LeastShare, least / sum * 100.0),
+        (Measure::MostShare, most / sum * 100.0),
+        (Measure::LongestWait, longest.as_secs_f64() * 1e6),
+    ])
+}
+
+/// Runs a measuring command as a process of this very program, and reads its report. `variable` is
+/// set for the process.
+pub(super) async fn report_of_process(
+    arguments: &[&str],
+    variable: Option<(&str, &str)>,
+) -> Result<Report> {
+    let output = tokio::process::Command::new(std::env::current_exe()?)
+        .args(arguments)
+        .arg("--json")
+        .envs(variable)
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .kill_on_drop(true)
         .output()
         .await?;
+    let command = arguments[0];
     ensure!(
         output.status.success(),
-        "a process failed: {}",
+        "distlock-lab {command} failed: {}",
         output.status
     );
-    let report: Report = serde_json::from_slice(&output.stdout).context("what a process says")?;
-    let sample = report
-        .samples
-        .first()
-        .context("a process without a round")?;
-    // The measuring engine runs at least one cycle for every caller.
-    ensure!(sample.cycles() > 0, "a process without a cycle");
-    Ok(CompetitorResult {
-        cycles: sample.cycles(),
-        rate: sample.cycles_per_second(),
-        longest: sample.latencies.max(),
-    })
+    serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("what distlock-lab {command} says"))
 }

@@ -5,9 +5,13 @@
 //! which has waited for it. A server that was given with `--backend` and runs on this machine
 //! counts as another process: this run cannot tell it from the rest.
 
-use std::{collections::BTreeMap, fs};
+use std::collections::BTreeMap;
 
 use distlock_report::compare::RoundLoad;
+use procfs::{
+    CurrentSI as _,
+    process::{Stat, all_processes},
+};
 use serde::{Deserialize, Serialize};
 
 /// Processor time between two readings, in ticks of the kernel.
@@ -30,17 +34,18 @@ pub(super) struct Reading {
 impl Reading {
     /// Reads the counters now; `None` where the system does not have them.
     pub(super) fn now() -> Option<Self> {
-        let stat = fs::read_to_string("/proc/stat").ok()?;
-        let (all, spent) = parse_machine_ticks(&stat)?;
-        let processes = fs::read_dir("/proc").ok()?.filter_map(|entry| {
-            let entry = entry.ok()?;
-            let id = entry.file_name().to_str()?.parse().ok()?;
-            // A process that has just ended is counted by its parent.
-            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-            parse_process(id, &stat)
-        });
-        let ours = ticks_of_family(std::process::id(), &processes.collect::<Vec<_>>());
-        Some(Self { all, spent, ours })
+        // The ticks of guests are left out, because they are part of `user` already.
+        let cpu = procfs::KernelStats::current().ok()?.total;
+        let waiting = cpu.iowait.unwrap_or(0);
+        let more = [cpu.irq, cpu.softirq, cpu.steal].into_iter().flatten();
+        let spent = cpu.user + cpu.nice + cpu.system + more.sum::<u64>();
+        // A process that has just ended is counted by its parent.
+        let stats = all_processes().ok()?.flatten().flat_map(|it| it.stat());
+        Some(Self {
+            all: spent + cpu.idle + waiting,
+            spent,
+            ours: ticks_of_family(std::process::id(), &stats.collect::<Vec<_>>()),
+        })
     }
 
     /// The ticks between this reading and a later one.
@@ -55,50 +60,17 @@ impl Reading {
     }
 }
 
-/// Parses the ticks of all processors, and those of them that were not idle. The ticks of guests
-/// are left out, because they are part of `user` already.
-fn parse_machine_ticks(stat: &str) -> Option<(u64, u64)> {
-    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
-    let ticks: Vec<u64> = line
-        .split_whitespace()
-        .take(8)
-        .filter_map(|it| it.parse().ok())
-        .collect();
-    let [user, nice, system, idle, waiting, hard, soft, stolen] = ticks.try_into().ok()?;
-    let spent = user + nice + system + hard + soft + stolen;
-    Some((spent + idle + waiting, spent))
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Process {
-    id: u32,
-    parent: u32,
-    /// Ticks of the process and of its ended children.
-    spent: u64,
-}
-
-/// Parses the `stat` line of a process. The name in brackets may contain any text.
-fn parse_process(id: u32, stat: &str) -> Option<Process> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    let fields: Vec<&str> = fields.split_whitespace().collect();
-    let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
-    Some(Process {
-        id,
-        parent: fields.get(1)?.parse().ok()?,
-        spent: number(11)? + number(12)? + number(13)? + number(14)?,
-    })
-}
-
-/// The ticks of a process and of all its descendants.
-fn ticks_of_family(root: u32, all: &[Process]) -> u64 {
-    let mut members = vec![root];
+/// The ticks of a process and of all its descendants, and of their ended children.
+fn ticks_of_family(root: u32, all: &[Stat]) -> u64 {
+    let mut members = vec![i32::try_from(root).unwrap_or(0)];
     let mut spent = 0;
     while let Some(member) = members.pop() {
-        for process in all {
-            if process.id == member {
-                spent += process.spent;
-            } else if process.parent == member {
-                members.push(process.id);
+        for it in all {
+            if it.pid == member {
+                let ended = (it.cutime + it.cstime).unsigned_abs();
+                spent += it.utime + it.stime + ended;
+            } else if it.ppid == member {
+                members.push(it.pid);
             }
         }
     }
@@ -145,21 +117,16 @@ mod tests {
     use std::time::Duration;
 
     use distlock_harness::eventually;
+    use procfs::FromRead as _;
 
     use super::*;
 
     #[test]
-    fn the_ticks_of_the_machine_are_parsed() {
-        let stat = "cpu  100 5 50 1000 20 3 2 40 70 0\ncpu0 1 1 1 1 1 1 1 1 1 1\n";
-        assert_eq!(parse_machine_ticks(stat), Some((1220, 200)));
-        assert_eq!(parse_machine_ticks("cpu  100 5\n"), None);
-    }
-
-    #[test]
     fn the_ticks_of_a_process_include_its_descendants_only() {
         let stat = |id: u32, parent: u32, spent: u64| {
-            let line = format!("{id} (a) b ) S {parent} 1 1 0 -1 0 1 2 3 4 {spent} 1 1 1 20 0 1");
-            parse_process(id, &line).unwrap()
+            let zeros = ["0"; 30].join(" ");
+            let line = format!("{id} (a) b ) S {parent} 1 1 0 -1 0 1 2 3 4 {spent} 1 1 1 {zeros}");
+            Stat::from_read(line.as_bytes()).unwrap()
         };
         let all = [
             stat(1, 0, 500),

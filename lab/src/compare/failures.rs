@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use distlock::{Clock as _, LockWatch, Locker, Moment, SystemClock};
+use distlock::{Clock as _, LockWatch, Locker, SystemClock};
 use distlock_cli::program::{Failure, Outcome, code};
 use distlock_conformance::{
     history::{Hold, check},
     worker::Worker,
 };
 use distlock_harness::{Signal, servers::redis::RedisCluster};
-use distlock_report::compare::{Interval, Lane, Scenario, ScenarioKind};
+use distlock_report::compare::{Scenario, ScenarioKind};
 
 use super::{
     plan::{ComparisonRun, pause, within},
@@ -86,7 +86,6 @@ const fn is_group(server: &Server) -> bool {
 /// Plays one scenario on one store, and records it.
 async fn play_scenario(kind: ScenarioKind, store: &mut StoreUnderTest) -> Scenario {
     let mut stage = ScenarioRun {
-        start: SystemClock.now(),
         name: random_name(),
         scenario: Scenario {
             store: store.key().to_owned(),
@@ -95,8 +94,6 @@ async fn play_scenario(kind: ScenarioKind, store: &mut StoreUnderTest) -> Scenar
             next_holder_ms: None,
             usable_ms: None,
             holder_kept: None,
-            fault: None,
-            lanes: Vec::new(),
             broken: None,
             failed: None,
         },
@@ -119,42 +116,29 @@ async fn play_scenario(kind: ScenarioKind, store: &mut StoreUnderTest) -> Scenar
 
 /// A scenario while it is recorded.
 struct ScenarioRun {
-    start: Moment,
     name: String,
     scenario: Scenario,
     holds: Vec<Hold>,
 }
 
 impl ScenarioRun {
-    /// A moment in milliseconds from the start of the scenario.
-    fn as_ms(&self, at: Duration) -> f64 {
-        at.saturating_sub(self.start.since_boot()).as_secs_f64() * 1e3
-    }
-
-    /// The present moment, in milliseconds from the start of the scenario.
-    fn now_ms(&self) -> f64 {
-        self.as_ms(SystemClock.now().since_boot())
-    }
-
     /// Plays this: a process holds the lock and is killed, and a waiting client gets the lock.
     async fn play_holder_killed(&mut self, store: &StoreUnderTest) -> Outcome<()> {
         let workers = store.workers()?;
         let mut worker = Worker::start(&workers).await.map_err(unavailable)?;
         let waiter = store.opener().open_client().await?;
-        self.start = SystemClock.now();
         let held = worker
             .acquire(&self.name, TTL, Duration::ZERO)
             .await
             .map_err(unavailable)?;
         let waiting = spawn_next(&waiter.locker(), &self.name);
         pause(Duration::from_millis(1500)).await;
-        let fault = self.now_ms();
+        let fault = SystemClock.now().since_boot();
         worker.kill().await.map_err(unavailable)?;
         let killed = SystemClock.now().since_boot();
         self.record_hold("holder", held.token, held.granted, killed);
-        self.record_fault(fault, "killed", fault);
         let next = waiting.await.map_err(unavailable)??;
-        self.scenario.next_holder_ms = Some(self.as_ms(next.from) - fault);
+        self.scenario.next_holder_ms = Some(millis_between(fault, next.from));
         self.record_hold("next", next.token, next.from, next.until);
         waiter.close().await;
         Ok(())
@@ -169,7 +153,6 @@ impl ScenarioRun {
     ) -> Outcome<()> {
         let opener = store.opener();
         let (holder, waiter) = (opener.open_client().await?, opener.open_client().await?);
-        self.start = SystemClock.now();
         let guard = holder.locker().lock(&self.name).ttl(TTL).acquire().await?;
         let (token, granted) = (u64::from(guard.token()), SystemClock.now().since_boot());
         let other = self
@@ -178,16 +161,13 @@ impl ScenarioRun {
         let believing = tokio::spawn(wait_for_loss(guard.watch()));
         let waiting = spawn_next(&waiter.locker(), &self.name);
         pause(Duration::from_millis(1500)).await;
-        let fault = self.now_ms();
+        let fault = SystemClock.now().since_boot();
         let usable = spawn_usable(&opener, other);
-        let label = fault_label(kind, store);
-        let back = break_server(kind, store, &self.name).await?;
-        let until = back.map_or_else(|| self.now_ms(), |at| self.as_ms(at));
-        self.record_fault(fault, label, until);
+        break_server(kind, store, &self.name).await?;
         self.scenario.usable_ms = usable
             .await
             .map_err(unavailable)?
-            .map(|at| self.as_ms(at) - fault);
+            .map(|at| millis_between(fault, at));
         // This is long enough for a loss to be reported.
         pause(TTL).await;
         let kept = guard.is_valid();
@@ -204,7 +184,7 @@ impl ScenarioRun {
         if let Some(next) = within(DEADLINE, waiting).await {
             let next = next.map_err(unavailable)??;
             if !kept {
-                self.scenario.next_holder_ms = Some(self.as_ms(next.from) - fault);
+                self.scenario.next_holder_ms = Some(millis_between(fault, next.from));
             }
             self.record_hold("next", next.token, next.from, next.until);
         }
@@ -238,15 +218,6 @@ impl ScenarioRun {
         }
     }
 
-    /// Records the fault.
-    fn record_fault(&mut self, from: f64, label: &str, until: f64) {
-        self.scenario.fault = Some(Interval {
-            from,
-            until,
-            label: label.to_owned(),
-        });
-    }
-
     /// Records the time in which a client believed to hold the lock.
     fn record_hold(&mut self, who: &str, token: u64, from: Duration, until: Duration) {
         self.holds.push(Hold {
@@ -258,32 +229,15 @@ impl ScenarioRun {
         });
     }
 
-    /// Checks the recorded holds, and adds them to the scenario.
+    /// Checks the recorded holds.
     fn finish(mut self) -> Scenario {
         self.scenario.broken = check(&self.holds).err();
-        for hold in &self.holds {
-            let interval = Interval {
-                from: self.as_ms(hold.from),
-                until: self.as_ms(hold.until),
-                label: format!("token {}", hold.token),
-            };
-            self.scenario.lanes.push(Lane {
-                who: hold.who.clone(),
-                holds: vec![interval],
-            });
-        }
         self.scenario
     }
 }
 
-/// The label of the fault in `report.json`.
-fn fault_label(kind: ScenarioKind, store: &StoreUnderTest) -> &'static str {
-    match (kind, &store.server) {
-        (ScenarioKind::ServerPaused, _) => "server stands still",
-        (ScenarioKind::LeaderLost, Some(Server::ZooKeeper(_))) => "leader killed",
-        (ScenarioKind::LeaderLost, _) => "primary killed",
-        _ => "server down",
-    }
+fn millis_between(from: Duration, to: Duration) -> f64 {
+    to.saturating_sub(from).as_secs_f64() * 1e3
 }
 
 /// A lock name that no other scenario uses.
@@ -306,15 +260,10 @@ fn primary_of(cluster: &RedisCluster, name: &str) -> Result<usize> {
     cluster.primary_of(&key.with_context(|| format!("no server has a key of {name}"))?)
 }
 
-/// Breaks the server of a store, and returns the moment when the server worked again; `None`
-/// without a server.
-async fn break_server(
-    kind: ScenarioKind,
-    store: &mut StoreUnderTest,
-    name: &str,
-) -> Outcome<Option<Duration>> {
+/// Breaks the server of a store.
+async fn break_server(kind: ScenarioKind, store: &mut StoreUnderTest, name: &str) -> Outcome<()> {
     let Some(mut server) = store.server.take() else {
-        return Ok(None);
+        return Ok(());
     };
     // Killing and starting a server block their thread, so they run on a thread of their own. The
     // scenarios of the other stores run meanwhile.
@@ -325,46 +274,40 @@ async fn break_server(
     });
     let (server, result) = broken.await.map_err(unavailable)?;
     store.server = Some(server);
-    result.map_err(|error| Failure::new(code::UNAVAILABLE, format!("{error:#}")))?;
-    Ok(Some(SystemClock.now().since_boot()))
+    result.map_err(|error| Failure::new(code::UNAVAILABLE, format!("{error:#}")))
 }
 
 /// Injects the fault: pauses the server for a while, or kills it. A single server is started again.
 fn inject_fault(kind: ScenarioKind, server: &mut Server, name: &str) -> Result<()> {
-    if kind == ScenarioKind::ServerPaused {
-        match server {
-            Server::Redis(it) => {
-                it.signal(Signal::STOP)?;
-                wait_while_paused();
-                it.signal(Signal::CONT)?;
-            }
-            Server::MySql(it) => {
-                it.signal(Signal::STOP)?;
-                wait_while_paused();
-                it.signal(Signal::CONT)?;
-            }
-            Server::Postgres(it) => {
-                let _paused = it.pause()?;
-                wait_while_paused();
-            }
-            Server::ZooKeeper(_) | Server::RedisSentinels(_) | Server::RedisCluster(_) => {}
-        }
-        return Ok(());
-    }
+    let is_paused = kind == ScenarioKind::ServerPaused;
     match server {
+        Server::Redis(it) if is_paused => {
+            it.signal(Signal::STOP)?;
+            wait_on_this_thread(PAUSED_TIME);
+            it.signal(Signal::CONT)?;
+        }
+        Server::MySql(it) if is_paused => {
+            it.signal(Signal::STOP)?;
+            wait_on_this_thread(PAUSED_TIME);
+            it.signal(Signal::CONT)?;
+        }
+        Server::Postgres(it) if is_paused => {
+            let _paused = it.pause()?;
+            wait_on_this_thread(PAUSED_TIME);
+        }
         Server::Redis(it) => {
             it.kill();
-            wait_while_down();
+            wait_on_this_thread(DOWN_TIME);
             it.restart()?;
         }
         Server::MySql(it) => {
             it.kill();
-            wait_while_down();
+            wait_on_this_thread(DOWN_TIME);
             it.restart()?;
         }
         Server::Postgres(it) => {
             it.kill();
-            wait_while_down();
+            wait_on_this_thread(DOWN_TIME);
             it.restart()?;
         }
         Server::ZooKeeper(it) => {
@@ -380,22 +323,12 @@ fn inject_fault(kind: ScenarioKind, server: &mut Server, name: &str) -> Result<(
     Ok(())
 }
 
-/// Blocks this thread while the server is paused.
 #[expect(
     clippy::disallowed_methods,
-    reason = "a thread of its own for a server that stands still"
+    reason = "a thread of its own for a server that is away or stands still"
 )]
-fn wait_while_paused() {
-    std::thread::sleep(PAUSED_TIME);
-}
-
-/// Blocks this thread while the server is down.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a thread of its own for a server that is away"
-)]
-fn wait_while_down() {
-    std::thread::sleep(DOWN_TIME);
+fn wait_on_this_thread(time: Duration) {
+    std::thread::sleep(time);
 }
 
 /// The times at which the waiting client held the lock.

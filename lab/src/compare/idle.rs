@@ -7,12 +7,12 @@ use distlock::{
     backend::{AcquireRequest, Lease},
 };
 use distlock_cli::program::Outcome;
-use distlock_report::{Arm, LockerSubject, Workload};
-use tokio::{sync::Semaphore, task::JoinSet};
+use distlock_report::{Workload, compare::Missing};
+use futures_util::stream::{self, StreamExt as _};
 
 use super::{
-    plan::{ComparisonRun, within},
-    rounds::{RoundResult, workload_round},
+    plan::{ComparisonRun, Experiment, within},
+    rounds::{Arms, RoundResult},
 };
 
 /// The TTL of the idle locks: long enough for all rounds, and short enough that a killed run does
@@ -33,63 +33,31 @@ impl ComparisonRun {
     /// Measures in rounds the cycles of one caller while each number of idle locks is held.
     pub(super) async fn measure_idle(&mut self) -> Outcome<()> {
         let mut fillers: Vec<Option<IdleLocks>> = self.stores.iter().map(|_| None).collect();
-        let mut arms = Vec::new();
-        for candidate in &self.stores {
-            if !candidate.is_alive() {
-                arms.push(None);
-                continue;
-            }
-            arms.push(match candidate.opener().open_client().await {
-                Ok(store) => {
-                    let subject = LockerSubject::new(store.backend());
-                    Some((
-                        subject.locker().clone(),
-                        Arc::new(Arm::new(candidate.key(), subject)),
-                    ))
-                }
-                Err(_) => None,
-            });
-        }
+        let mut arms = Arms::open(&self.stores).await;
         for size in self.plan.idle.clone() {
-            let key = format!("idle-{size}");
+            let experiment = Experiment::new(&format!("idle-{size}"), Workload::Uncontended, 1);
             self.progress
                 .begin_part(&format!("measuring beside {size} idle locks"));
             for (at, filler) in fillers.iter_mut().enumerate() {
-                if let Err(error) = self.fill_store(at, filler, size, &key).await {
-                    self.progress.print_note(&format!(
-                        "{} does not hold {size} locks: {error}",
-                        self.stores[at].facts.name
-                    ));
-                    arms[at] = None;
+                if let Err(error) = self.fill_store(at, filler, size, &experiment.key).await {
+                    let store = &self.stores[at];
+                    let why = format!("it does not hold {size} locks: {error}");
+                    let note = format!("{}: {why}", store.facts.name);
+                    self.progress.print_note(&note);
+                    self.missing.push(Missing {
+                        store: store.key().to_owned(),
+                        experiment: experiment.key.clone(),
+                        why,
+                    });
+                    arms.remove(store);
                 }
             }
-            let running: Vec<_> = self
-                .stores
-                .iter()
-                .zip(&arms)
-                .map(|(store, arm)| {
-                    (
-                        store.key().to_owned(),
-                        arm.as_ref().map(|(_, arm)| Arc::clone(arm)),
-                    )
-                })
-                .collect();
-            let (rounds, warmup, time) = (self.plan.rounds, self.plan.warmup, self.plan.time);
-            self.interleave(&key, rounds, warmup + time, |store, round| {
-                let (_, arm) = running.iter().find(|(key, _)| key == store.key())?;
-                let arm = Arc::clone(arm.as_ref()?);
-                Some(async move {
-                    workload_round(&arm, Workload::Uncontended, 1, round, warmup, time).await
-                })
-            })
-            .await?;
+            self.measure_arms(&arms, &experiment).await?;
         }
         for filler in fillers.into_iter().flatten() {
             within(Duration::from_secs(120), filler.release_all()).await;
         }
-        for (locker, _) in arms.into_iter().flatten() {
-            within(Duration::from_secs(10), locker.close()).await;
-        }
+        arms.close().await;
         Ok(())
     }
 
@@ -125,39 +93,26 @@ impl ComparisonRun {
 impl IdleLocks {
     /// Acquires more locks until this number is held.
     async fn fill(&mut self, size: u32) -> distlock::Result<()> {
-        let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
-        let mut taking = JoinSet::new();
         let from = u32::try_from(self.held.len()).unwrap_or(u32::MAX);
-        for number in from..size {
-            let permit = Arc::clone(&permits).acquire_owned().await;
-            let name = LockName::new(format!("bench:idle:{:08x}:{number:06}", self.run))?;
+        let taking = stream::iter(from..size).map(|number| {
+            let name = LockName::new(format!("bench:idle:{:08x}:{number:06}", self.run));
             let lock = self.store.backend();
-            taking.spawn(async move {
-                let _permit = permit;
-                acquire_idle(lock, name).await
-            });
-        }
-        while let Some(taken) = taking.join_next().await {
-            if let Ok(lease) = taken {
-                self.held.extend(lease?);
-            }
+            async move { acquire_idle(lock, name?).await }
+        });
+        let mut taking = taking.buffer_unordered(MAX_IN_FLIGHT);
+        while let Some(taken) = taking.next().await {
+            self.held.extend(taken?);
         }
         Ok(())
     }
 
     /// Releases all locks, and closes the client.
     async fn release_all(self) {
-        let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
-        let mut giving = JoinSet::new();
-        for lease in self.held {
-            let permit = Arc::clone(&permits).acquire_owned().await;
+        let giving = stream::iter(&self.held).for_each_concurrent(MAX_IN_FLIGHT, |lease| {
             let lock = self.store.backend();
-            giving.spawn(async move {
-                let _permit = permit;
-                drop(lock.release(&lease).await);
-            });
-        }
-        giving.join_all().await;
+            async move { drop(lock.release(lease).await) }
+        });
+        giving.await;
         self.store.close().await;
     }
 }

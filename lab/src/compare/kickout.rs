@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use anyhow::{Result, bail};
 use distlock_cli::program::{Outcome, Progress};
-use distlock_report::{Quantiles, Spread, TakeoverReport, compare::Measure};
+use distlock_report::compare::Measure;
 
 use super::{plan::ComparisonRun, rounds::RoundResult};
 use crate::{
@@ -22,11 +23,7 @@ impl ComparisonRun {
         let expected = time * 3 + EXTRA_TIME;
         self.interleave("takeover", rounds, expected, |store, _| {
             let shared_store = SharedStore::new(store.target.clone(), &store.store);
-            Some(async move {
-                Box::pin(kick_out_round(&shared_store, accounts, time))
-                    .await
-                    .unwrap_or_else(|error| RoundResult::failed(format!("{error:#}")))
-            })
+            Some(async move { Box::pin(kick_out_round(&shared_store, accounts, time)).await })
         })
         .await
     }
@@ -39,19 +36,10 @@ impl ComparisonRun {
         self.interleave("sessions", 1, expected, |store, _| {
             let shared_store = SharedStore::new(store.target.clone(), &store.store);
             Some(async move {
-                match Box::pin(takeover::measure_idle(
-                    &shared_store,
-                    sessions,
-                    &Progress::silent(),
-                ))
-                .await
-                {
-                    Ok(idle) => RoundResult {
-                        values: vec![(Measure::Memory, as_f64(idle.bytes_per_session) / 1024.0)],
-                        ..RoundResult::default()
-                    },
-                    Err(error) => RoundResult::failed(format!("{error:#}")),
-                }
+                let progress = Progress::silent();
+                let idle = Box::pin(takeover::measure_idle(&shared_store, sessions, &progress));
+                let kib = as_f64(idle.await?.bytes_per_session) / 1024.0;
+                Ok(RoundResult::of("sessions", [(Measure::Memory, kib)]))
             })
         })
         .await
@@ -63,7 +51,7 @@ async fn kick_out_round(
     shared_store: &SharedStore,
     accounts: u32,
     time: Duration,
-) -> anyhow::Result<RoundResult> {
+) -> Result<RoundResult> {
     let load = |callers| Load {
         callers,
         nodes: 2,
@@ -74,44 +62,33 @@ async fn kick_out_round(
     };
     let alone = takeover::measure(shared_store, &load(1)).await?;
     let crowd = takeover::measure(shared_store, &load(accounts)).await?;
-    if let Some(error) = [&alone, &crowd].into_iter().find_map(first_error) {
-        return Ok(RoundResult::failed(error));
+    let mut figures = alone.figures.iter().chain(&crowd.figures);
+    if let Some(failed) = figures.find(|it| it.errors > 0) {
+        let first = failed.first_error.as_deref().unwrap_or("unknown");
+        bail!(
+            "{} takeovers or messages failed, the first: {first}",
+            failed.errors
+        );
     }
-    let mut beside = Vec::new();
-    let mut add = |experiment: &str, measure, value: Option<f64>| {
-        beside.extend(value.map(|value| (experiment.to_owned(), measure, value)));
-    };
-    let p50 = |quantiles: Option<Quantiles>| quantiles.map(|it| it.p50_us);
-    let p99 = |quantiles: Option<Quantiles>| quantiles.map(|it| it.p99_us);
-    let median = |spread: Option<Spread>| spread.map(|it| it.median);
-    let it = &alone.figures;
-    for (experiment, quantiles) in [
-        ("takeover-local", it.local_told),
-        ("takeover-local-gone", it.local_gone),
-        ("takeover-cross", it.cross_told),
-        ("takeover-cross-gone", it.cross_gone),
+    let mut result = RoundResult::default();
+    for (experiment, report, arm) in [
+        ("takeover-local", &alone, "local-told"),
+        ("takeover-local-gone", &alone, "local-gone"),
+        ("takeover-cross", &alone, "cross-told"),
+        ("takeover-cross-gone", &alone, "cross-gone"),
+        ("takeovers", &crowd, "confirmed"),
+        ("messages", &crowd, "message"),
     ] {
-        add(experiment, Measure::P50, p50(quantiles));
-        add(experiment, Measure::P99, p99(quantiles));
+        let Some(it) = report.arm(arm) else { continue };
+        for (measure, value) in [
+            (Measure::Rate, it.cycles_per_second.map(|it| it.median)),
+            (Measure::P50, it.p50_us.map(|it| it.median)),
+            (Measure::P99, it.p99_us.map(|it| it.median)),
+            (Measure::Operations, it.operations_per_cycle),
+        ] {
+            let value = value.map(|value| (experiment.to_owned(), measure, value));
+            result.values.extend(value);
+        }
     }
-    let it = &crowd.figures;
-    add("takeovers", Measure::Rate, median(it.logins_per_second));
-    add("takeovers", Measure::Operations, it.operations_per_takeover);
-    add("messages", Measure::Rate, median(it.messages_per_second));
-    add("messages", Measure::P50, p50(it.message));
-    add("messages", Measure::P99, p99(it.message));
-    Ok(RoundResult {
-        beside,
-        ..RoundResult::default()
-    })
-}
-
-/// Describes the first failure of a report, if there is one.
-fn first_error(report: &TakeoverReport) -> Option<String> {
-    let failed = Some(&report.figures).filter(|it| it.errors > 0)?;
-    Some(format!(
-        "{} takeovers or messages failed, the first: {}",
-        failed.errors,
-        failed.first_error.as_deref().unwrap_or("unknown")
-    ))
+    Ok(result)
 }

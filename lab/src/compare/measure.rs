@@ -1,46 +1,33 @@
 //! Measures everything, in the order of the report.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::Path, time::Duration};
 
 use distlock::Target;
 use distlock_cli::program::{Failure, Outcome, Progress, code};
 use distlock_report::{Comparison, compare::About};
 
 use super::{
+    command::Compare,
     cpu::Loads,
     files::{SampleFolder, make_folder, write_report},
     plan::{ComparisonRun, Effort, Plan, within},
-    rounds::fill_gaps,
     stores::{self, StoreToSpawn, StoreUnderTest, make_keys_unique},
 };
 
-/// The options of one run.
-#[derive(Debug)]
-pub(crate) struct ComparisonOptions {
-    pub(crate) targets: Vec<Target>,
-    pub(crate) spawn: Vec<StoreToSpawn>,
-    pub(crate) effort: Effort,
-    pub(crate) peers: bool,
-    pub(crate) out: PathBuf,
-}
-
 /// Measures, writes the report, and returns the data of the report. Dropping the future ends every
 /// server that it started.
-pub(crate) async fn measure(wanted: ComparisonOptions) -> Outcome<Comparison> {
+pub(crate) async fn measure(wanted: &Compare, targets: &[Target]) -> Outcome<Comparison> {
     // The load is read before this run itself keeps the machine busy.
     let (machine, busy) = (distlock_report::machine(), distlock_report::load_warning());
     make_folder(&wanted.out)?;
     let folder = tempfile::Builder::new()
         .prefix("distlock-compare-")
         .tempdir()?;
-    let plan = Plan::new(wanted.effort);
+    let plan = Plan::new(wanted.effort());
     let experiments = Plan::experiments();
     let progress = Progress::start();
     progress.begin_part("starting and opening the stores");
-    let stores = open_stores(&wanted, folder.path()).await?;
+    let stores = open_stores(targets, &wanted.spawn, folder.path()).await?;
     let about_stores = stores
         .iter()
         .map(|it| (it.key().to_owned(), it.facts.server.clone()))
@@ -75,12 +62,12 @@ pub(crate) async fn measure(wanted: ComparisonOptions) -> Outcome<Comparison> {
         run.measure_peers().await?;
     }
     run.run_scenarios().await?;
-    fill_gaps(&mut run.figures, &run.stores, &run.missing);
     run.progress.finish();
     let comparison = Comparison {
         about: describe_run(&run.plan, machine, busy),
         stores: run.stores.iter().map(|it| it.facts.clone()).collect(),
         figures: run.figures,
+        missing: run.missing,
         scenarios: run.scenarios,
         peers: run.peers,
         loads: run.loads.into_rounds(),
@@ -94,9 +81,13 @@ pub(crate) async fn measure(wanted: ComparisonOptions) -> Outcome<Comparison> {
 }
 
 /// Opens the stores that were given by URL, and starts the others. Servers start side by side.
-async fn open_stores(wanted: &ComparisonOptions, folder: &Path) -> Outcome<Vec<StoreUnderTest>> {
+async fn open_stores(
+    targets: &[Target],
+    spawn: &[StoreToSpawn],
+    folder: &Path,
+) -> Outcome<Vec<StoreUnderTest>> {
     let mut all = Vec::new();
-    for target in &wanted.targets {
+    for target in targets {
         let setup = format!("given as {}", target.masked_url());
         all.push(
             stores::open_store(target.clone(), setup)
@@ -104,10 +95,7 @@ async fn open_stores(wanted: &ComparisonOptions, folder: &Path) -> Outcome<Vec<S
                 .map_err(|error| unavailable(&error))?,
         );
     }
-    let starting = wanted
-        .spawn
-        .iter()
-        .map(|what| stores::spawn_store(*what, folder));
+    let starting = spawn.iter().map(|what| stores::spawn_store(*what, folder));
     let started = futures_util::future::try_join_all(starting).await;
     all.extend(started.map_err(|error| unavailable(&error))?);
     make_keys_unique(&mut all);

@@ -1,12 +1,13 @@
 //! Measures raw drivers and other libraries on the same stores, as `distlock-lab peers` does.
 
-use std::{process::Stdio, time::Duration};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use distlock_cli::program::Outcome;
 use distlock_report::{Report, Workload, compare::PeerRun};
 
 use super::{
+    competing::report_of_process,
     plan::{ComparisonRun, within},
     stores::{Server, StoreUnderTest},
 };
@@ -100,26 +101,28 @@ async fn run_part(
     callers: u32,
     plan: &super::plan::Plan,
 ) -> Result<Report> {
-    let seconds = (plan.time * plan.rounds).as_secs_f64();
-    let running = tokio::process::Command::new(std::env::current_exe()?)
-        .args(["peers", part.name])
-        .envs(part.server.iter().map(|server| (SERVER_VARIABLE, server)))
-        .args(["--workload", workload.as_str(), "--json"])
-        .args(["--concurrency", &callers.to_string()])
-        .args(["--seconds", &seconds.to_string()])
-        .args(["--rounds", &plan.rounds.to_string()])
-        .args(["--warmup", "0.05"])
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .kill_on_drop(true)
-        .output();
-    let output = within(Duration::from_secs(120), running)
-        .await
-        .context("distlock-lab peers took longer than 120 s")??;
-    ensure!(
-        output.status.success(),
-        "distlock-lab peers failed: {}",
-        output.status
-    );
-    serde_json::from_slice(&output.stdout).context("what distlock-lab peers says")
+    let seconds = (plan.time * plan.rounds).as_secs_f64().to_string();
+    let (callers, rounds) = (callers.to_string(), plan.rounds.to_string());
+    let arguments = [
+        "peers",
+        part.name,
+        "--workload",
+        workload.as_str(),
+        "--concurrency",
+        &callers,
+        "--seconds",
+        &seconds,
+        "--rounds",
+        &rounds,
+        "--warmup",
+        "0.05",
+    ];
+    let server = part.server.as_deref();
+    let variable = server.map(|server| (SERVER_VARIABLE, server));
+    within(
+        Duration::from_secs(120),
+        report_of_process(&arguments, variable),
+    )
+    .await
+    .context("distlock-lab peers took longer than 120 s")?
 }

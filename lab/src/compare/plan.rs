@@ -6,11 +6,11 @@ use distlock::{Clock as _, SystemClock};
 use distlock_cli::program::Progress;
 use distlock_report::{
     Workload,
-    compare::{Figure, PeerRun, Scenario, ScenarioKind},
+    compare::{Figure, Missing, PeerRun, Scenario, ScenarioKind},
 };
 use serde::{Deserialize, Serialize};
 
-use super::{cpu::Loads, files::SampleFolder, rounds::Missing, stores::StoreUnderTest};
+use super::{cpu::Loads, files::SampleFolder, stores::StoreUnderTest};
 
 /// The effort of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,6 +53,16 @@ pub(super) struct Experiment {
     pub(super) key: String,
     pub(super) workload: Workload,
     pub(super) callers: u32,
+}
+
+impl Experiment {
+    pub(super) fn new(key: &str, workload: Workload, callers: u32) -> Self {
+        Self {
+            key: key.into(),
+            workload,
+            callers,
+        }
+    }
 }
 
 impl Plan {
@@ -101,11 +111,7 @@ impl Plan {
 
     /// The workloads that measure locks, in the order of the report.
     pub(super) fn experiments() -> Vec<Experiment> {
-        let experiment = |key: &str, workload, callers| Experiment {
-            key: key.into(),
-            workload,
-            callers,
-        };
+        let experiment = Experiment::new;
         vec![
             experiment("uncontended", Workload::Uncontended, 1),
             experiment("independent-1", Workload::Independent, 1),

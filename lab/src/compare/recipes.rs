@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::anyhow;
 use distlock_cli::program::Outcome;
 use distlock_report::{Options, Report, compare::Measure};
 
@@ -25,10 +26,9 @@ impl ComparisonRun {
             let (target, store, options) =
                 (store.target.clone(), store.store.clone(), options.clone());
             Some(async move {
-                round_result(
-                    "counters",
-                    counters::measure_ways(&target, &store, &options).await,
-                )
+                let report = counters::measure_ways(&target, &store, &options).await;
+                let report = report.map_err(|failure| anyhow!("{failure}"))?;
+                Ok(round_result("counters", &report))
             })
         })
         .await
@@ -43,10 +43,9 @@ impl ComparisonRun {
             let (target, store, options) =
                 (store.target.clone(), store.store.clone(), options.clone());
             Some(async move {
-                round_result(
-                    "cache",
-                    cache::measure_ways(&target, &store, &options).await,
-                )
+                let report = cache::measure_ways(&target, &store, &options).await;
+                let report = report.map_err(|failure| anyhow!("{failure}"))?;
+                Ok(round_result("cache", &report))
             })
         })
         .await
@@ -54,25 +53,24 @@ impl ComparisonRun {
 
     /// The options of one round.
     fn one_round(&self) -> Options {
-        let mut options = Options::default().rounds(1).duration(self.plan.time);
-        options.warmup = self.plan.warmup;
-        options
+        Options {
+            rounds: 1,
+            duration: self.plan.time,
+            warmup: self.plan.warmup,
+            ..Options::default()
+        }
     }
 }
 
 /// The result of a round. The figures or the failure of each arm go to an experiment of its own.
-fn round_result(experiment: &str, report: Outcome<Report>) -> RoundResult {
-    let report = match report {
-        Ok(report) => report,
-        Err(failure) => return RoundResult::failed(failure.to_string()),
-    };
-    let (mut beside, mut failed_beside) = (Vec::new(), Vec::new());
+fn round_result(experiment: &str, report: &Report) -> RoundResult {
+    let mut result = RoundResult::default();
     for it in &report.figures {
         let experiment = format!("{experiment}-{}", it.arm);
         if it.errors > 0 {
             let first = it.first_error.as_deref().unwrap_or("unknown");
             let why = format!("{} calls failed, the first: {first}", it.errors);
-            failed_beside.push((experiment, why));
+            result.failed.push((experiment, why));
             continue;
         }
         for (measure, value) in [
@@ -81,12 +79,9 @@ fn round_result(experiment: &str, report: Outcome<Report>) -> RoundResult {
             (Measure::Retries, it.retries_per_cycle),
             (Measure::Loads, it.loads_per_second),
         ] {
-            beside.extend(value.map(|value| (experiment.clone(), measure, value)));
+            let value = value.map(|value| (experiment.clone(), measure, value));
+            result.values.extend(value);
         }
     }
-    RoundResult {
-        beside,
-        failed_beside,
-        ..RoundResult::default()
-    }
+    result
 }

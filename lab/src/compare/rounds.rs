@@ -3,12 +3,14 @@
 //!
 //! Gives a reason for each missing figure.
 
-use std::{collections::BTreeSet, future::Future, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, future::Future, time::Duration};
 
+use anyhow::{Context as _, Result};
+use distlock::Locker;
 use distlock_cli::program::Outcome;
 use distlock_report::{
     Arm, LockerSubject, Options, Sample, Workload,
-    compare::{Figure, Measure},
+    compare::{Figure, Measure, Missing},
     measure_round,
 };
 use rustix::time::{ClockId, clock_gettime};
@@ -24,45 +26,26 @@ use crate::counts::as_f64;
 /// The result of one round of one store.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct RoundResult {
-    pub(super) values: Vec<(Measure, f64)>,
-    /// Figures for other experiments that the same round gave.
-    pub(super) beside: Vec<(String, Measure, f64)>,
-    /// The other experiments that failed in the same round, with the reason.
-    pub(super) failed_beside: Vec<(String, String)>,
-    /// The reason why the figures do not count, if the round failed.
-    pub(super) error: Option<String>,
+    /// The experiments, and their figures. One round may serve several experiments.
+    pub(super) values: Vec<(String, Measure, f64)>,
+    /// The experiments that failed while others of the same round did not, with the reason.
+    pub(super) failed: Vec<(String, String)>,
     /// The sample from which the figures were computed.
     pub(super) sample: Option<Sample>,
     /// The processor time of the round.
-    pub(super) cpu: Option<CpuTicks>,
+    cpu: Option<CpuTicks>,
 }
 
 impl RoundResult {
-    /// The result of a round that failed.
-    pub(super) fn failed(error: impl Into<String>) -> Self {
-        Self {
-            error: Some(error.into()),
-            ..Self::default()
-        }
-    }
-
-    /// The result of this round for one of the other experiments.
-    fn for_experiment(&self, experiment: &str) -> Self {
-        let values = self.beside.iter().filter(|(key, ..)| key == experiment);
-        let failed = self.failed_beside.iter().find(|(key, _)| key == experiment);
+    /// The figures of one experiment.
+    pub(super) fn of(experiment: &str, values: impl IntoIterator<Item = (Measure, f64)>) -> Self {
+        let values = values.into_iter();
         Self {
             values: values
-                .map(|(_, measure, value)| (*measure, *value))
+                .map(|(measure, value)| (experiment.to_owned(), measure, value))
                 .collect(),
-            error: self.error.clone().or(failed.map(|(_, why)| why.clone())),
             ..Self::default()
         }
-    }
-
-    /// The other experiments of this round.
-    fn experiments_beside(&self) -> impl Iterator<Item = &String> {
-        let measured = self.beside.iter().map(|(key, ..)| key);
-        measured.chain(self.failed_beside.iter().map(|(key, _)| key))
     }
 }
 
@@ -72,7 +55,7 @@ const HANG_LIMIT: Duration = Duration::from_secs(25);
 
 impl ComparisonRun {
     /// Runs all rounds of an experiment, one store at a time. Rounds that an earlier run kept are
-    /// not run again.
+    /// not run again. `turn` gives `None` for a store that has no such round.
     pub(super) async fn interleave<F>(
         &mut self,
         key: &str,
@@ -81,9 +64,10 @@ impl ComparisonRun {
         turn: impl Fn(&StoreUnderTest, u32) -> Option<F>,
     ) -> Outcome<()>
     where
-        F: Future<Output = RoundResult>,
+        F: Future<Output = Result<RoundResult>>,
     {
         let mut results: Vec<Vec<RoundResult>> = vec![Vec::new(); self.stores.len()];
+        let mut failures: Vec<Option<String>> = vec![None; self.stores.len()];
         for round in 0..rounds {
             let mut order: Vec<usize> = (0..self.stores.len()).collect();
             if round % 2 == 1 {
@@ -96,54 +80,88 @@ impl ComparisonRun {
                         self.loads.add(key, round, cpu);
                     }
                     results[at].push(kept);
-                    self.progress.finish_step();
-                    continue;
-                }
-                if self.stores[at].is_alive()
-                    && let Some(running) = turn(&self.stores[at], round)
-                {
-                    let before = Reading::now();
-                    let mut done = within(expected + HANG_LIMIT, running)
-                        .await
-                        .unwrap_or_else(|| RoundResult::failed("it hung"));
-                    if let (Some(before), Some(after)) = (before, Reading::now()) {
-                        let cpu = before.ticks_until(after);
-                        done.cpu = Some(cpu);
-                        self.loads.add(key, round, cpu);
+                } else if let Some(running) = turn(&self.stores[at], round) {
+                    match self.run_turn(at, key, round, expected, running).await {
+                        Ok(done) => {
+                            self.kept.save(&name, &done)?;
+                            results[at].push(done);
+                        }
+                        Err(why) => failures[at] = failures[at].take().or(Some(why)),
                     }
-                    if let Some(error) = &done.error {
-                        self.stop_dead_store(at, key, round, error).await;
-                    } else {
-                        self.kept.save(&name, &done)?;
-                    }
-                    results[at].push(done);
                 }
                 self.progress.finish_step();
             }
         }
-        let beside: BTreeSet<String> = results
-            .iter()
-            .flatten()
-            .flat_map(RoundResult::experiments_beside)
-            .cloned()
-            .collect();
-        for (at, turns) in results.iter().enumerate() {
-            let store = self.stores[at].key().to_owned();
-            self.collect(&store, key, turns);
-            for key in &beside {
-                let turns: Vec<_> = turns.iter().map(|turn| turn.for_experiment(key)).collect();
-                self.collect(&store, key, &turns);
-            }
-        }
+        self.collect(key, &results, &failures);
         Ok(())
     }
 
-    /// Collects the figures of one experiment of a store, or the reason why it has none.
-    fn collect(&mut self, store: &str, key: &str, turns: &[RoundResult]) {
-        if let Some(why) = turns.iter().find_map(|turn| turn.error.clone()) {
-            self.missing.push((store.to_owned(), key.to_owned(), why));
+    /// Runs one round of one store. The error is the reason why the store has no figure.
+    async fn run_turn(
+        &mut self,
+        at: usize,
+        key: &str,
+        round: u32,
+        expected: Duration,
+        running: impl Future<Output = Result<RoundResult>>,
+    ) -> Result<RoundResult, String> {
+        if let Some(why) = &self.stores[at].facts.stopped {
+            return Err(why.clone());
         }
-        self.figures.extend(figures_of(store, key, turns));
+        let before = Reading::now();
+        let done = within(expected + HANG_LIMIT, running).await;
+        let cpu = before.zip(Reading::now());
+        let cpu = cpu.map(|(before, after)| before.ticks_until(after));
+        if let Some(cpu) = cpu {
+            self.loads.add(key, round, cpu);
+        }
+        let done = match done {
+            Some(Ok(done)) => Ok(RoundResult { cpu, ..done }),
+            Some(Err(error)) => Err(format!("{error:#}")),
+            None => Err("it hung".to_owned()),
+        };
+        if let Err(why) = &done {
+            self.stop_dead_store(at, key, round, why).await;
+        }
+        done
+    }
+
+    /// Collects the figures of all stores, and the reasons why a store has none.
+    fn collect(&mut self, key: &str, results: &[Vec<RoundResult>], failures: &[Option<String>]) {
+        let values = results.iter().flatten().flat_map(|it| &it.values);
+        let mut experiments: BTreeSet<&str> = values.map(|(key, ..)| key.as_str()).collect();
+        if experiments.is_empty() {
+            experiments.insert(key);
+        }
+        for ((store, turns), failure) in self.stores.iter().zip(results).zip(failures) {
+            let new = self.figures.len();
+            for (experiment, measure, value) in turns.iter().flat_map(|it| &it.values) {
+                let mut figures = self.figures[new..].iter_mut();
+                match figures.find(|it| it.experiment == *experiment && it.measure == *measure) {
+                    Some(figure) => figure.rounds.push(*value),
+                    None => self.figures.push(Figure {
+                        store: store.key().to_owned(),
+                        experiment: experiment.clone(),
+                        measure: *measure,
+                        rounds: vec![*value],
+                    }),
+                }
+            }
+            let single = turns.iter().flat_map(|it| &it.failed);
+            let single = single.map(|(experiment, why)| (experiment.as_str(), why));
+            let whole = failure.iter();
+            let whole = whole.flat_map(|why| experiments.iter().map(move |it| (*it, why)));
+            for (experiment, why) in single.chain(whole) {
+                let mut known = self.missing.iter();
+                if !known.any(|it| it.store == store.key() && it.experiment == experiment) {
+                    self.missing.push(Missing {
+                        store: store.key().to_owned(),
+                        experiment: experiment.to_owned(),
+                        why: why.clone(),
+                    });
+                }
+            }
+        }
     }
 
     /// Handles a failed round. If the store itself does not answer any more, the store takes no
@@ -163,86 +181,111 @@ impl ComparisonRun {
 
     /// Measures all workloads, with one locker per store.
     pub(super) async fn measure_workloads(&mut self, experiments: &[Experiment]) -> Outcome<()> {
-        let (mut arms, mut lockers) = (Vec::new(), Vec::new());
-        for candidate in &self.stores {
-            arms.push(match candidate.opener().open_client().await {
-                Ok(store) => {
-                    let subject = LockerSubject::new(store.backend());
-                    lockers.push(subject.locker().clone());
-                    Some(Arm::new(candidate.key(), subject))
-                }
-                Err(_) => None,
-            });
-        }
-        let arms = Arc::new(arms);
-        let keys: Vec<String> = self.stores.iter().map(|it| it.key().to_owned()).collect();
+        let arms = Arms::open(&self.stores).await;
         for experiment in experiments {
-            self.progress
-                .begin_part(&format!("measuring {}", experiment.key));
-            let plan = self.plan.clone();
-            let expected = plan.time + plan.warmup;
-            let (arms, keys) = (Arc::clone(&arms), keys.clone());
-            let (workload, callers) = (experiment.workload, experiment.callers);
-            self.interleave(
-                &experiment.key,
-                plan.rounds,
-                expected,
-                move |store, round| {
-                    let at = keys.iter().position(|key| key == store.key())?;
-                    let (arms, plan) = (Arc::clone(&arms), plan.clone());
-                    Some(async move {
-                        match arms.get(at).and_then(Option::as_ref) {
-                            Some(arm) => {
-                                workload_round(
-                                    arm,
-                                    workload,
-                                    callers,
-                                    round,
-                                    plan.warmup,
-                                    plan.time,
-                                )
-                                .await
-                            }
-                            None => RoundResult::failed("it could not be opened again"),
-                        }
-                    })
-                },
-            )
-            .await?;
+            let part = format!("measuring {}", experiment.key);
+            self.progress.begin_part(&part);
+            self.measure_arms(&arms, experiment).await?;
         }
-        for locker in lockers {
+        arms.close().await;
+        Ok(())
+    }
+
+    /// Measures one workload on the arms.
+    pub(super) async fn measure_arms(
+        &mut self,
+        arms: &Arms,
+        experiment: &Experiment,
+    ) -> Outcome<()> {
+        let (rounds, warmup, time) = (self.plan.rounds, self.plan.warmup, self.plan.time);
+        self.interleave(&experiment.key, rounds, warmup + time, |store, round| {
+            let arm = arms.of(store);
+            Some(async move {
+                let arm = arm.context("its client could not be opened, or failed before")?;
+                workload_round(arm, experiment, round, warmup, time).await
+            })
+        })
+        .await
+    }
+}
+
+/// An arm and its locker for each store that could be opened once more.
+pub(super) struct Arms(Vec<(Locker, Arm)>);
+
+impl Arms {
+    /// Opens a client of each store.
+    pub(super) async fn open(stores: &[StoreUnderTest]) -> Self {
+        let mut arms = Vec::new();
+        for store in stores.iter().filter(|it| it.is_alive()) {
+            if let Ok(client) = store.opener().open_client().await {
+                let subject = LockerSubject::new(client.backend());
+                let locker = subject.locker().clone();
+                arms.push((locker, Arm::new(store.key(), subject)));
+            }
+        }
+        Self(arms)
+    }
+
+    fn of(&self, store: &StoreUnderTest) -> Option<&Arm> {
+        let mut arms = self.0.iter();
+        let (_, arm) = arms.find(|(_, arm)| arm.name() == store.key())?;
+        Some(arm)
+    }
+
+    /// Leaves a store out. It then fails in all further experiments with these arms.
+    pub(super) fn remove(&mut self, store: &StoreUnderTest) {
+        self.0.retain(|(_, arm)| arm.name() != store.key());
+    }
+
+    pub(super) async fn close(self) {
+        for (locker, _) in self.0 {
             within(HANG_LIMIT, locker.close()).await;
         }
-        Ok(())
     }
 }
 
 /// Runs one round of a workload: a warm-up that is not counted, and then the measured part.
 pub(super) async fn workload_round(
     arm: &Arm,
-    workload: Workload,
-    callers: u32,
+    experiment: &Experiment,
     round: u32,
     warmup: Duration,
     time: Duration,
-) -> RoundResult {
-    let options = |time| {
-        Options::default()
-            .concurrency(callers)
-            .rounds(1)
-            .warmup(Duration::ZERO)
-            .duration(time)
+) -> Result<RoundResult> {
+    let workload = experiment.workload;
+    let options = |duration| Options {
+        concurrency: Some(experiment.callers),
+        rounds: 1,
+        warmup: Duration::ZERO,
+        duration,
+        ..Options::default()
     };
-    let sample = async {
-        measure_round(arm, workload, round, &options(warmup)).await?;
-        let before = processor_time();
-        let sample = measure_round(arm, workload, round, &options(time)).await?;
-        Ok::<_, distlock::Error>((sample, processor_time().saturating_sub(before)))
-    };
-    match sample.await {
-        Ok((sample, spent)) => result_of_sample(sample, spent),
-        Err(error) => RoundResult::failed(error.to_string()),
+    measure_round(arm, workload, round, &options(warmup)).await?;
+    let before = processor_time();
+    let sample = measure_round(arm, workload, round, &options(time)).await?;
+    let spent = processor_time().saturating_sub(before);
+    if sample.errors > 0 {
+        let first = sample.first_error.as_deref().unwrap_or("unknown");
+        anyhow::bail!("{} cycles failed, the first: {first}", sample.errors);
     }
+    let cycles = as_f64(sample.cycles()).max(1.0);
+    let us = |share| sample.latencies.quantile(share).as_secs_f64() * 1e6;
+    let times = [(Measure::P50, us(0.5)), (Measure::P99, us(0.99))];
+    let has_times = sample.latencies.count() > 0;
+    let statements = sample.statements.map(|it| as_f64(it) / cycles);
+    let unfairness = sample.unfairness();
+    let unfairness = unfairness.filter(|_| workload == Workload::Contended);
+    let mut values = vec![
+        (Measure::Rate, sample.cycles_per_second()),
+        (Measure::Cpu, spent.as_secs_f64() * 1e6 / cycles),
+    ];
+    values.extend(times.into_iter().filter(|_| has_times));
+    values.extend(statements.map(|it| (Measure::Statements, it)));
+    values.extend(unfairness.map(|it| (Measure::Unfairness, it)));
+    Ok(RoundResult {
+        sample: Some(sample),
+        ..RoundResult::of(&experiment.key, values)
+    })
 }
 
 /// The processor time that this process has used so far.
@@ -251,138 +294,4 @@ fn processor_time() -> Duration {
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
     Duration::from_secs(seconds) + Duration::from_nanos(nanos)
-}
-
-/// The result of a round from its sample and the processor time that it took.
-fn result_of_sample(sample: Sample, spent: Duration) -> RoundResult {
-    if sample.errors > 0 {
-        return RoundResult {
-            error: Some(format!(
-                "{} cycles failed, the first: {}",
-                sample.errors,
-                sample.first_error.as_deref().unwrap_or("unknown")
-            )),
-            sample: Some(sample),
-            ..RoundResult::default()
-        };
-    }
-    let cycles = as_f64(sample.cycles()).max(1.0);
-    let mut values = vec![
-        (Measure::Rate, sample.cycles_per_second()),
-        (Measure::Cpu, spent.as_secs_f64() * 1e6 / cycles),
-    ];
-    if sample.latencies.count() > 0 {
-        let us = |share| sample.latencies.quantile(share).as_secs_f64() * 1e6;
-        values.push((Measure::P50, us(0.5)));
-        values.push((Measure::P99, us(0.99)));
-    }
-    if let Some(statements) = sample.statements {
-        values.push((Measure::Statements, as_f64(statements) / cycles));
-    }
-    if sample.workload == Workload::Contended
-        && let Some(unfairness) = sample.unfairness()
-    {
-        values.push((Measure::Unfairness, unfairness));
-    }
-    RoundResult {
-        values,
-        sample: Some(sample),
-        ..RoundResult::default()
-    }
-}
-
-/// The figures of one store in one experiment, one figure per measure. If a round failed, the
-/// figures contain the reason and count as missing.
-fn figures_of(store: &str, experiment: &str, turns: &[RoundResult]) -> Vec<Figure> {
-    let missing = turns.iter().find_map(|turn| turn.error.clone());
-    let mut figures: Vec<Figure> = Vec::new();
-    for (measure, value) in turns.iter().flat_map(|turn| &turn.values) {
-        match figures.iter_mut().find(|it| it.measure == *measure) {
-            Some(figure) => figure.rounds.push(*value),
-            None => figures.push(Figure {
-                store: store.to_owned(),
-                experiment: experiment.to_owned(),
-                measure: *measure,
-                rounds: vec![*value],
-                missing: missing.clone(),
-            }),
-        }
-    }
-    figures
-}
-
-/// The key of a store, an experiment, and the reason why the store has no figure there.
-pub(super) type Missing = (String, String, String);
-
-/// Adds the reason wherever a store has no figure and another store has one: the store stopped
-/// answering, or it failed in that experiment.
-pub(super) fn fill_gaps(
-    figures: &mut Vec<Figure>,
-    stores: &[StoreUnderTest],
-    failures: &[Missing],
-) {
-    let mut wanted: Vec<(String, Measure, usize)> = Vec::new();
-    for figure in figures.iter() {
-        match wanted.iter_mut().find(|(experiment, measure, _)| {
-            *experiment == figure.experiment && *measure == figure.measure
-        }) {
-            Some((.., most)) => *most = (*most).max(figure.rounds.len()),
-            None => wanted.push((
-                figure.experiment.clone(),
-                figure.measure,
-                figure.rounds.len(),
-            )),
-        }
-    }
-    for candidate in stores {
-        for (experiment, measure, most) in &wanted {
-            let failed = failures
-                .iter()
-                .find(|(store, failed, _)| store == candidate.key() && failed == experiment)
-                .map(|(.., why)| why);
-            let Some(why) = failed.or(candidate.facts.stopped.as_ref()) else {
-                continue;
-            };
-            let own = figures.iter_mut().find(|it| {
-                it.store == candidate.key()
-                    && it.experiment == *experiment
-                    && it.measure == *measure
-            });
-            match own {
-                Some(figure) if figure.rounds.len() < *most => {
-                    figure.missing.get_or_insert_with(|| why.clone());
-                }
-                Some(_) => {}
-                None => figures.push(Figure {
-                    store: candidate.key().to_owned(),
-                    experiment: experiment.clone(),
-                    measure: *measure,
-                    rounds: Vec::new(),
-                    missing: Some(why.clone()),
-                }),
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_way_that_fails_leaves_the_figures_of_the_other_ways_of_its_round() {
-        let round = RoundResult {
-            beside: vec![("counters-lock".into(), Measure::Rate, 7.0)],
-            failed_beside: vec![("counters-optimistic".into(), "gave up".into())],
-            ..RoundResult::default()
-        };
-        let experiments: Vec<_> = round.experiments_beside().collect();
-        assert_eq!(experiments, ["counters-lock", "counters-optimistic"]);
-        let [lock, optimistic] = ["counters-lock", "counters-optimistic"].map(|experiment| {
-            let turn = round.for_experiment(experiment);
-            (turn.values, turn.error)
-        });
-        assert_eq!(lock, (vec![(Measure::Rate, 7.0)], None));
-        assert_eq!(optimistic, (vec![], Some("gave up".into())));
-    }
 }

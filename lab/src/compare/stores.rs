@@ -3,6 +3,7 @@
 use std::{path::Path, str::FromStr, time::Duration};
 
 use anyhow::{Context as _, Result};
+use clap::ValueEnum;
 use distlock::{Reach, Store, Target};
 use distlock_cli::program::{self, CONFORMANCE_WORKER, open_client};
 use distlock_conformance::{Subject, Workers};
@@ -15,25 +16,12 @@ use distlock_harness::servers::{
 use distlock_report::compare::{Finding, StoreFacts};
 
 use super::plan::within;
-
-/// The stores that `--spawn` can start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Spawn {
-    Memory,
-    Sqlite,
-    Redis,
-    RedisSentinel,
-    RedisCluster,
-    Mariadb,
-    Mysql,
-    Postgres,
-    Zookeeper,
-}
+use crate::chaos::StoreKind;
 
 /// A store to start, and the locks that are measured on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoreToSpawn {
-    store: Spawn,
+    store: StoreKind,
     /// Whether to measure locks over the store's records, as `kv+URL` opens them, and not the
     /// store's own locks.
     over_records: bool,
@@ -44,9 +32,9 @@ impl FromStr for StoreToSpawn {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let inner = text.strip_prefix("kv+");
-        let store = <Spawn as clap::ValueEnum>::from_str(inner.unwrap_or(text), false);
+        let store = <StoreKind as ValueEnum>::from_str(inner.unwrap_or(text), false);
         let known = || {
-            let all = <Spawn as clap::ValueEnum>::value_variants().iter();
+            let all = StoreKind::value_variants().iter();
             all.map(|it| it.key()).collect::<Vec<_>>().join(", ")
         };
         Ok(Self {
@@ -65,46 +53,31 @@ impl StoreToSpawn {
 
     fn name(self) -> String {
         let suffix = if self.over_records { " records" } else { "" };
-        format!("{}{suffix}", display_name(self.store.key()))
+        format!("{}{suffix}", display_name(&self.store.key()))
     }
 }
 
 /// The number of primaries in the cluster. Each has a replica.
 const SHARDS: usize = 3;
 
-impl Spawn {
-    /// The key of the product.
-    const fn key(self) -> &'static str {
-        match self {
-            Self::Memory => "memory",
-            Self::Sqlite => "sqlite",
-            Self::Redis => "redis",
-            Self::RedisSentinel => "redis-sentinel",
-            Self::RedisCluster => "redis-cluster",
-            Self::Mariadb => "mariadb",
-            Self::Mysql => "mysql",
-            Self::Postgres => "postgres",
-            Self::Zookeeper => "zookeeper",
+/// Describes how the server is set up. Durability is not part of the text: the server reports it,
+/// or [`ensemble_setup`] knows it.
+const fn setup_of(kind: StoreKind) -> &'static str {
+    match kind {
+        StoreKind::Memory => "in the measuring process",
+        StoreKind::Sqlite => "a file on the machine's disk",
+        StoreKind::Redis | StoreKind::Postgres => "one server started by this command",
+        StoreKind::RedisSentinel => {
+            "a primary, a replica and three sentinels started by this command on one machine"
         }
-    }
-
-    /// Describes how the server is set up. Durability is not part of the text: the server reports
-    /// it, or [`ensemble_setup`] knows it.
-    const fn setup(self) -> &'static str {
-        match self {
-            Self::Memory => "in the measuring process",
-            Self::Sqlite => "a file on the machine's disk",
-            Self::Redis | Self::Postgres => "one server started by this command",
-            Self::RedisSentinel => {
-                "a primary, a replica and three sentinels started by this command on one machine"
-            }
-            Self::RedisCluster => {
-                "three primaries with a replica each, started by this command on one machine"
-            }
-            Self::Mariadb | Self::Mysql => "one server started by this command, no binary log",
-            Self::Zookeeper => {
-                "three servers started by this command on one machine, sessions of 5 s"
-            }
+        StoreKind::RedisCluster => {
+            "three primaries with a replica each, started by this command on one machine"
+        }
+        StoreKind::Mariadb | StoreKind::Mysql => {
+            "one server started by this command, no binary log"
+        }
+        StoreKind::Zookeeper => {
+            "three servers started by this command on one machine, sessions of 5 s"
         }
     }
 }
@@ -116,12 +89,7 @@ fn ensemble_setup() -> (Setup, &'static str) {
         flushed: true,
         ..Setup::default()
     };
-    let durability = if setup.flushed {
-        "forceSync=yes"
-    } else {
-        "forceSync=no"
-    };
-    (setup, durability)
+    (setup, "forceSync=yes")
 }
 
 /// A server that this command started and may break.
@@ -220,16 +188,16 @@ pub(super) async fn spawn_store(wanted: StoreToSpawn, folder: &Path) -> Result<S
     // start meanwhile.
     let started = tokio::task::spawn_blocking(move || -> Result<Option<Server>> {
         Ok(match what {
-            Spawn::Memory | Spawn::Sqlite => None,
-            Spawn::Redis => Some(Server::Redis(RedisServer::with(&["appendfsync everysec"])?)),
-            Spawn::RedisSentinel => {
+            StoreKind::Memory | StoreKind::Sqlite => None,
+            StoreKind::Redis => Some(Server::Redis(RedisServer::with(&["appendfsync everysec"])?)),
+            StoreKind::RedisSentinel => {
                 Some(Server::RedisSentinels(Box::new(RedisSentinels::start()?)))
             }
-            Spawn::RedisCluster => Some(Server::RedisCluster(RedisCluster::start(SHARDS, 1)?)),
-            Spawn::Mariadb => Some(Server::MySql(MySqlServer::start(Product::MariaDb)?)),
-            Spawn::Mysql => Some(Server::MySql(MySqlServer::start(Product::MySql)?)),
-            Spawn::Postgres => Some(Server::Postgres(PostgresServer::with(&["fsync=on"])?)),
-            Spawn::Zookeeper => Some(Server::ZooKeeper(ZooKeeper::start_with(
+            StoreKind::RedisCluster => Some(Server::RedisCluster(RedisCluster::start(SHARDS, 1)?)),
+            StoreKind::Mariadb => Some(Server::MySql(MySqlServer::start(Product::MariaDb)?)),
+            StoreKind::Mysql => Some(Server::MySql(MySqlServer::start(Product::MySql)?)),
+            StoreKind::Postgres => Some(Server::Postgres(PostgresServer::with(&["fsync=on"])?)),
+            StoreKind::Zookeeper => Some(Server::ZooKeeper(ZooKeeper::start_with(
                 &ensemble_setup().0,
             )?)),
         })
@@ -238,7 +206,7 @@ pub(super) async fn spawn_store(wanted: StoreToSpawn, folder: &Path) -> Result<S
         .await?
         .with_context(|| format!("start {}", what.key()))?;
     let target = match &server {
-        None if what == Spawn::Memory => Target::new("memory:"),
+        None if what == StoreKind::Memory => Target::new("memory:"),
         None => Target::sqlite(folder.join(format!("{}.db", wanted.key()))),
         Some(Server::Redis(it)) => Target::new(it.url()),
         Some(Server::RedisSentinels(it)) => Target::new(it.url()),
@@ -251,10 +219,10 @@ pub(super) async fn spawn_store(wanted: StoreToSpawn, folder: &Path) -> Result<S
         true => target.wrapped_by("kv+"),
         false => target,
     };
-    let mut candidate = open_store(target, what.setup().to_owned()).await?;
+    let mut candidate = open_store(target, setup_of(what).to_owned()).await?;
     candidate.server = server;
     candidate.is_ours = true;
-    if what == Spawn::Zookeeper {
+    if what == StoreKind::Zookeeper {
         candidate.facts.durability = Some(ensemble_setup().1.to_owned());
     }
     candidate.facts.product = wanted.key();
@@ -288,8 +256,8 @@ pub(super) async fn open_store(target: Target, setup: String) -> Result<StoreUnd
         server: health.server,
         setup,
         promises: serde_json::to_value(&capabilities)
-            .ok()
-            .and_then(|value| serde_json::from_value(value).ok()),
+            .and_then(serde_json::from_value)
+            .unwrap_or_default(),
         findings: health
             .findings
             .iter()

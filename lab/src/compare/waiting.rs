@@ -3,17 +3,16 @@
 
 use std::time::Duration;
 
+use anyhow::{Context as _, Result};
 use distlock::{Clock as _, Locker, SystemClock};
 use distlock_cli::program::Outcome;
-use distlock_report::{
-    Latencies,
-    compare::{Figure, Measure},
-};
+use distlock_harness::FaultProxy;
+use distlock_report::{Latencies, compare::Measure};
 use tokio::task::JoinSet;
 
 use super::{
-    client::{ByteCounter, CountedConnection},
-    plan::{ComparisonRun, pause, within},
+    client::CountedConnection,
+    plan::{ComparisonRun, pause},
     rounds::RoundResult,
     stores::Opener,
 };
@@ -33,65 +32,26 @@ impl ComparisonRun {
         let expected = Duration::from_millis(600) * wakes;
         self.interleave("wakeup", rounds, expected, |store, _| {
             let opener = store.opener();
-            Some(async move {
-                wake_up_round(&opener, wakes)
-                    .await
-                    .unwrap_or_else(|error| RoundResult::failed(error.to_string()))
-            })
+            Some(async move { wake_up_round(&opener, wakes).await })
         })
         .await
     }
 
-    /// Counts requests and bytes per second while many callers wait. All stores run at the same
-    /// time, because nothing is timed.
+    /// Counts requests and bytes per second while many callers wait.
     pub(super) async fn measure_waiting(&mut self) -> Outcome<()> {
         self.progress.begin_part("counting what waiting costs");
-        let mut running = JoinSet::new();
-        for (at, candidate) in self.stores.iter().enumerate() {
-            let name = format!("waiting-{WAITERS}.{}.0.json", candidate.key());
-            let (opener, time) = (candidate.opener(), self.plan.waiting);
-            let wire = CountedConnection::to_server_of(candidate);
-            let kept = self.kept.load::<RoundResult>(&name);
-            let alive = candidate.is_alive();
-            running.spawn(async move {
-                let turn = match kept {
-                    Some(kept) => Some(kept),
-                    None if !alive => None,
-                    None => Some(
-                        within(
-                            time + Duration::from_secs(40),
-                            waiting_round(&opener, wire, time),
-                        )
-                        .await
-                        .unwrap_or_else(|| Ok(RoundResult::failed("it hung")))
-                        .unwrap_or_else(|error| RoundResult::failed(format!("{error:#}"))),
-                    ),
-                };
-                (at, name, turn)
-            });
-        }
-        for (at, name, turn) in running.join_all().await {
-            self.progress.finish_step();
-            let Some(turn) = turn else { continue };
-            if turn.error.is_none() {
-                self.kept.save(&name, &turn)?;
-            }
-            for (measure, value) in &turn.values {
-                self.figures.push(Figure {
-                    store: self.stores[at].key().to_owned(),
-                    experiment: format!("waiting-{WAITERS}"),
-                    measure: *measure,
-                    rounds: vec![*value],
-                    missing: None,
-                });
-            }
-        }
-        Ok(())
+        let (key, time) = (format!("waiting-{WAITERS}"), self.plan.waiting);
+        self.interleave(&key, 1, time + Duration::from_secs(15), |store, _| {
+            let (key, opener, wire) =
+                (&key, store.opener(), CountedConnection::to_server_of(store));
+            Some(async move { waiting_round(key, &opener, wire, time).await })
+        })
+        .await
     }
 }
 
 /// Runs a round of wake-ups: one client releases the lock, and another one waits for it.
-async fn wake_up_round(opener: &Opener, wakes: u32) -> distlock::Result<RoundResult> {
+async fn wake_up_round(opener: &Opener, wakes: u32) -> Result<RoundResult> {
     let (holder, waiter) = (opener.open_client().await?, opener.open_client().await?);
     let (holding, waiting) = (holder.locker(), waiter.locker());
     let name = format!("bench:wakeup:{:08x}", fastrand::u32(..));
@@ -104,10 +64,7 @@ async fn wake_up_round(opener: &Opener, wakes: u32) -> distlock::Result<RoundRes
         pause(Duration::from_millis(60 + fastrand::u64(0..120))).await;
         let released = SystemClock.now();
         let _ = guard.release().await;
-        let granted = match next.await {
-            Ok(granted) => granted?,
-            Err(_) => return Ok(RoundResult::failed("the waiter ended early")),
-        };
+        let granted = next.await.context("the waiter ended early")??;
         // The first wake-up opens connections, so it is not counted.
         if at > 0 {
             latencies.record(granted.since(released));
@@ -116,10 +73,8 @@ async fn wake_up_round(opener: &Opener, wakes: u32) -> distlock::Result<RoundRes
     holder.close().await;
     waiter.close().await;
     let us = |share| latencies.quantile(share).as_secs_f64() * 1e6;
-    Ok(RoundResult {
-        values: vec![(Measure::P50, us(0.5)), (Measure::P99, us(0.99))],
-        ..RoundResult::default()
-    })
+    let values = [(Measure::P50, us(0.5)), (Measure::P99, us(0.99))];
+    Ok(RoundResult::of("wakeup", values))
 }
 
 /// Waits for the lock, releases it, and returns the moment of the grant.
@@ -138,10 +93,11 @@ async fn acquire_and_release(locker: Locker, name: String) -> distlock::Result<d
 /// Makes callers wait for a lock that another client holds, and counts the requests that the client
 /// of these callers sends.
 async fn waiting_round(
+    experiment: &str,
     opener: &Opener,
     wire: Option<CountedConnection>,
     time: Duration,
-) -> anyhow::Result<RoundResult> {
+) -> Result<RoundResult> {
     let holder = opener.open_client().await?;
     let (waiter, counter) = match wire {
         Some(wire) => {
@@ -168,7 +124,7 @@ async fn waiting_round(
     }
     // The requests with which callers start to wait must not be counted.
     pause(Duration::from_millis(1500)).await;
-    let moved = || counter.as_ref().map(ByteCounter::bytes);
+    let moved = || counter.as_ref().map(FaultProxy::bytes);
     let before = (waiter.backend().requests_sent(), moved());
     let start = SystemClock.now();
     pause(time).await;
@@ -183,8 +139,8 @@ async fn waiting_round(
     };
     let requests = a_second(Measure::WaitingStatements, before.0, after.0);
     let bytes = a_second(Measure::WaitingBytes, before.1, after.1);
-    Ok(RoundResult {
-        values: requests.into_iter().chain(bytes).collect(),
-        ..RoundResult::default()
-    })
+    Ok(RoundResult::of(
+        experiment,
+        requests.into_iter().chain(bytes),
+    ))
 }

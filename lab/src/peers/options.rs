@@ -211,13 +211,14 @@ pub(super) struct WaitingArgs {
 impl Measure {
     /// Returns the options of the measurement. Each lock is held for `hold`.
     pub(super) fn options(&self, hold: Duration) -> Options {
-        let mut options = Options::default()
-            .hold(hold)
-            .duration(self.seconds)
-            .rounds(self.rounds)
-            .warmup(self.warmup);
-        options.concurrency = self.concurrency;
-        options
+        Options {
+            concurrency: self.concurrency,
+            duration: self.seconds,
+            rounds: self.rounds,
+            warmup: self.warmup,
+            hold,
+            ..Options::default()
+        }
     }
 }
 

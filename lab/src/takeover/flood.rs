@@ -5,14 +5,14 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use distlock::{Clock as _, SystemClock};
-use distlock_report::{Latencies, Quantiles};
+use distlock_report::{Latencies, Sample};
 use serde::Serialize;
 use tokio::{io::AsyncWriteExt as _, net::TcpStream, sync::Semaphore, task::JoinSet};
 
 use super::{
     client::{Client, STEP_LIMIT},
     group::{Group, SharedStore},
-    load::{Pace, Players},
+    load::{CONFIRMED, Pace, Players, Samples},
 };
 use distlock_cli::program::Progress;
 
@@ -52,6 +52,16 @@ pub(crate) struct FloodReport {
     p99_ratio: Option<f64>,
     pub(crate) failed: u64,
     first_failure: Option<String>,
+}
+
+/// Times of logins, in microseconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct Quantiles {
+    count: u64,
+    p50_us: f64,
+    p90_us: f64,
+    p99_us: f64,
+    max_us: f64,
 }
 
 /// Floods one node with connections of strangers. Dropping the future ends the node.
@@ -94,12 +104,13 @@ pub(crate) async fn measure_flood(
     players.leave().await;
     group.stop().await;
     shared_store.remove_records().await?;
-    let mut failures = first.clone();
-    failures.add(&last);
-    failures.add(&with);
-    let quantiles_of = |parts: &[&Latencies]| Quantiles::from_latencies(parts.iter().copied());
-    let without = quantiles_of(&[&first.confirmed, &last.confirmed]);
-    let with = quantiles_of(&[&with.confirmed]);
+    let logins = |samples: &Samples| samples.get(CONFIRMED).cloned();
+    let all: Vec<Sample> = [&first, &last, &with]
+        .into_iter()
+        .filter_map(logins)
+        .collect();
+    let without = quantiles(all.iter().take(2));
+    let with = quantiles(all.iter().skip(2));
     Ok(FloodReport {
         workload: "takeover",
         backend: shared_store.backend(),
@@ -111,8 +122,22 @@ pub(crate) async fn measure_flood(
         p99_ratio: with
             .zip(without)
             .map(|(with, without)| with.p99_us / without.p99_us),
-        failed: failures.errors,
-        first_failure: failures.first_error,
+        failed: all.iter().map(|it| it.errors).sum(),
+        first_failure: all.into_iter().find_map(|it| it.first_error),
+    })
+}
+
+/// The times of logins; `None` when there was none.
+fn quantiles<'a>(samples: impl Iterator<Item = &'a Sample>) -> Option<Quantiles> {
+    let mut all = Latencies::new();
+    samples.for_each(|it| all.add(&it.latencies));
+    let us = |time: Duration| time.as_secs_f64() * 1e6;
+    (all.count() > 0).then(|| Quantiles {
+        count: all.count(),
+        p50_us: us(all.quantile(0.5)),
+        p90_us: us(all.quantile(0.9)),
+        p99_us: us(all.quantile(0.99)),
+        max_us: us(all.max()),
     })
 }
 

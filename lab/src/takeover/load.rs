@@ -1,13 +1,13 @@
 //! Measures takeovers and messages. Each player is an account whose devices take over from each
 //! other.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Result, bail};
 use distlock::{Clock as _, Moment, SystemClock};
 use distlock_core::sync::Mutex;
 use distlock_gateway::Uid;
-use distlock_report::TakeoverSample;
+use distlock_report::{Sample, Workload};
 use futures_util::future::{Either, select};
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -20,9 +20,20 @@ use super::{
 /// The pause after an error, in which a failing store can recover.
 const ERROR_PAUSE: Duration = Duration::from_millis(20);
 
+/// The arms of a report. The times of a login count from its sending or, with a rate, from the
+/// moment at which it was due.
+pub(super) const CONFIRMED: &str = "confirmed";
+/// Until the old client, on the same node or on another one, had read its notice.
+pub(super) const TOLD: [&str; 2] = ["local-told", "cross-told"];
+/// Until both sides had closed the connection of the old client.
+pub(super) const GONE: [&str; 2] = ["local-gone", "cross-gone"];
+/// From sending a message until its outcome was known.
+pub(super) const MESSAGE: &str = "message";
+
 /// One account, with its device that is logged in.
 #[derive(Debug)]
 pub(super) struct Player {
+    number: usize,
     uid: Uid,
     token: String,
     /// The number of takeovers so far. It determines the node of the next device: each node is used
@@ -40,10 +51,34 @@ pub(super) struct Pace {
     pub(super) rate: Option<f64>,
 }
 
-/// The sample of a round, which all players share. A histogram takes a quarter of a megabyte, which
-/// is too much for each player.
-#[derive(Debug, Default)]
-struct SharedSample(Mutex<TakeoverSample>);
+/// The samples of a round, by their arms. All players share them: a histogram takes a quarter of a
+/// megabyte, which is too much for each player.
+pub(super) type Samples = BTreeMap<&'static str, Sample>;
+
+type SharedSamples = Mutex<Samples>;
+
+fn empty_samples(arms: impl IntoIterator<Item = &'static str>, callers: usize) -> SharedSamples {
+    let arms = arms.into_iter();
+    Mutex::new(
+        arms.map(|arm| (arm, Sample::new(arm, Workload::Takeover, callers)))
+            .collect(),
+    )
+}
+
+fn record_failure(samples: &SharedSamples, arm: &'static str, error: &anyhow::Error) {
+    if let Some(sample) = samples.lock().get_mut(arm) {
+        sample.record_failure(&format!("{error:#}"));
+    }
+}
+
+/// Takes the samples, whose time began at `start`.
+fn take_samples(samples: &SharedSamples, start: Moment, end: Moment) -> Samples {
+    let mut samples = std::mem::take(&mut *samples.lock());
+    for sample in samples.values_mut() {
+        sample.elapsed_ns = u64::try_from(end.since(start).as_nanos()).unwrap_or(u64::MAX);
+    }
+    samples
+}
 
 /// The players of one group.
 #[derive(Debug)]
@@ -63,6 +98,7 @@ impl Players {
         let player = |number| {
             let (uid, token) = shared_store.new_account(&format!("{name}{number}"))?;
             Ok(Player {
+                number: usize::try_from(number).unwrap_or(0),
                 uid,
                 token,
                 step: 0,
@@ -77,7 +113,7 @@ impl Players {
 
     /// Runs takeovers for a while. Each player uses each node twice in a row, so every second
     /// takeover is within one node.
-    pub(super) async fn take_over(&mut self, pace: Pace) -> TakeoverSample {
+    pub(super) async fn take_over(&mut self, pace: Pace) -> Samples {
         let mut running = JoinSet::new();
         let players = u32::try_from(self.players.len()).unwrap_or(u32::MAX);
         let nodes = Arc::clone(&self.nodes);
@@ -90,11 +126,12 @@ impl Players {
                 (player, entered)
             });
         }
-        let seen = Arc::new(SharedSample::default());
+        let arms = [CONFIRMED].into_iter().chain(TOLD).chain(GONE);
+        let seen = Arc::new(empty_samples(arms, first.len()));
         let mut ready = Vec::new();
         for (player, entered) in first.join_all().await {
             if let Err(error) = entered {
-                seen.0.lock().record_failure(&format!("{error:#}"));
+                record_failure(&seen, CONFIRMED, &error);
             }
             ready.push(player);
         }
@@ -118,13 +155,11 @@ impl Players {
             });
         }
         let end = self.take_back(running).await;
-        let mut all = std::mem::take(&mut *seen.0.lock());
-        all.elapsed_ns = nanos(end.since(start));
-        all
+        take_samples(&seen, start, end)
     }
 
     /// Lets each player send messages to the next player, one at a time.
-    pub(super) async fn exchange_messages(&mut self, time: Duration) -> TakeoverSample {
+    pub(super) async fn exchange_messages(&mut self, time: Duration) -> Samples {
         let start = SystemClock.now();
         let uids: Vec<Uid> = self
             .players
@@ -132,7 +167,7 @@ impl Players {
             .map(|player| player.uid.clone())
             .collect();
         let mut running = JoinSet::new();
-        let seen = Arc::new(SharedSample::default());
+        let seen = Arc::new(empty_samples([MESSAGE], uids.len()));
         for (number, mut player) in self.players.drain(..).enumerate() {
             let to = uids[(number + 1) % uids.len()].clone();
             let seen = Arc::clone(&seen);
@@ -142,9 +177,7 @@ impl Players {
             });
         }
         let end = self.take_back(running).await;
-        let mut all = std::mem::take(&mut *seen.0.lock());
-        all.messages_elapsed_ns = nanos(end.since(start));
-        all
+        take_samples(&seen, start, end)
     }
 
     /// Waits for all players and stores them again. Returns the moment when the last player had
@@ -192,12 +225,12 @@ impl Player {
         nodes: &[SocketAddr],
         until: Moment,
         turns: Option<(Moment, Duration)>,
-        seen: &SharedSample,
+        seen: &SharedSamples,
     ) {
         let mut due = turns.map(|(first, _)| first);
         while due.unwrap_or_else(|| SystemClock.now()) < until {
             if let Err(error) = self.take_over(nodes, due, seen).await {
-                seen.0.lock().record_failure(&format!("{error:#}"));
+                record_failure(seen, CONFIRMED, &error);
                 self.client = None;
                 SystemClock.sleep(ERROR_PAUSE).await;
             }
@@ -213,7 +246,7 @@ impl Player {
         &mut self,
         nodes: &[SocketAddr],
         due: Option<Moment>,
-        seen: &SharedSample,
+        seen: &SharedSamples,
     ) -> Result<()> {
         self.log_in_if_absent(nodes).await?;
         let from = self.current_node(nodes);
@@ -243,21 +276,23 @@ impl Player {
             Either::Right((ended, answering)) => (answering.await?, ended?),
         };
         self.client = Some(new);
-        let mut seen = seen.0.lock();
-        seen.takeovers += 1;
-        seen.confirmed.record(confirmed.since(start));
-        let ended = if from == to {
-            &mut seen.local
-        } else {
-            &mut seen.cross
-        };
-        ended.told.record(told.since(start));
-        ended.gone.record(gone.since(start));
+        let place = usize::from(from != to);
+        let times = [
+            (CONFIRMED, confirmed),
+            (TOLD[place], told),
+            (GONE[place], gone),
+        ];
+        let mut seen = seen.lock();
+        for (arm, at) in times {
+            if let Some(sample) = seen.get_mut(arm) {
+                sample.record(self.number, at.since(start));
+            }
+        }
         Ok(())
     }
 
     /// Sends messages until the end, or until one fails.
-    async fn keep_sending(&mut self, to: &Uid, until: Moment, seen: &SharedSample) {
+    async fn keep_sending(&mut self, to: &Uid, until: Moment, seen: &SharedSamples) {
         let Some(client) = &mut self.client else {
             return;
         };
@@ -267,12 +302,13 @@ impl Player {
             let start = SystemClock.now();
             match send_and_wait(client, to, &number.to_string()).await {
                 Ok(()) => {
-                    let mut seen = seen.0.lock();
-                    seen.message.record(SystemClock.now().since(start));
-                    seen.messages += 1;
+                    let time = SystemClock.now().since(start);
+                    if let Some(sample) = seen.lock().get_mut(MESSAGE) {
+                        sample.record(self.number, time);
+                    }
                 }
                 Err(error) => {
-                    seen.0.lock().record_failure(&format!("{error:#}"));
+                    record_failure(seen, MESSAGE, &error);
                     self.client = None;
                     break;
                 }
@@ -302,9 +338,4 @@ async fn send_and_wait(client: &mut Client, to: &Uid, id: &str) -> Result<()> {
             _ => bail!("a message was answered {frame}"),
         }
     }
-}
-
-/// A duration in whole nanoseconds.
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

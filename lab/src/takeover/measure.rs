@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use distlock_report::{TakeoverReport, TakeoverSample};
+use distlock_report::Report;
 
 use super::{
     group::{Group, SharedStore},
-    load::{Pace, Players},
+    load::{CONFIRMED, Pace, Players, Samples},
 };
 
 /// The time before each round that is not measured: nodes connect to each other and buffers grow in
@@ -34,31 +34,28 @@ pub(crate) struct Load {
 }
 
 /// Measures takeovers and messages. Dropping the future ends the nodes.
-pub(crate) async fn measure(shared_store: &SharedStore, load: &Load) -> Result<TakeoverReport> {
+pub(crate) async fn measure(shared_store: &SharedStore, load: &Load) -> Result<Report> {
     let group = Group::start(shared_store, "takeover", load.nodes, load.processes, &[]).await?;
     let mut players = Players::new(shared_store, &group, "takeover", load.callers)?;
     let mut samples = Vec::new();
     for round in 0..load.rounds {
-        samples.push(run_round(&group, &mut players, round, load).await);
+        let done = run_round(&group, &mut players, round, load).await;
+        samples.extend(
+            done.into_values()
+                .filter(|it| it.cycles() > 0 || it.errors > 0),
+        );
     }
     players.leave().await;
     group.stop().await;
     shared_store.remove_records().await?;
-    let mut report = TakeoverReport::new(shared_store.backend(), samples);
-    report.nodes = load.nodes;
-    report.processes = load.processes;
-    report.callers = load.callers;
-    report.rate = load.rate;
+    let mut report = Report::new(samples);
+    // The arms are times of the same logins, so their ratios say nothing.
+    report.ratios.clear();
     Ok(report)
 }
 
 /// Runs one round: a warm-up, takeovers, and then messages.
-async fn run_round(
-    group: &Group,
-    players: &mut Players,
-    round: u32,
-    load: &Load,
-) -> TakeoverSample {
+async fn run_round(group: &Group, players: &mut Players, round: u32, load: &Load) -> Samples {
     let time = load.time / load.rounds;
     let pace = |time| Pace {
         time,
@@ -66,14 +63,15 @@ async fn run_round(
     };
     players.take_over(pace(WARMUP.min(time))).await;
     let before = group.calls();
-    let mut sample = players
+    let mut samples = players
         .take_over(pace(time.mul_f64(1.0 - MESSAGE_SHARE)))
         .await;
     let after = group.calls();
-    let talked = players.exchange_messages(time.mul_f64(MESSAGE_SHARE)).await;
-    sample.add(&talked);
-    sample.round = round;
-    sample.operations = after.zip(before).map(|(after, before)| after - before);
-    sample.messages_elapsed_ns = talked.messages_elapsed_ns;
-    sample
+    if let Some(logins) = samples.get_mut(CONFIRMED) {
+        // Calls to the store, with the nodes' own renewals and without their scans.
+        logins.operations = after.zip(before).map(|(after, before)| after - before);
+    }
+    samples.extend(players.exchange_messages(time.mul_f64(MESSAGE_SHARE)).await);
+    samples.values_mut().for_each(|sample| sample.round = round);
+    samples
 }

@@ -29,11 +29,7 @@ pub fn durability(store: &StoreFacts) -> Option<String> {
     if !said.is_empty() {
         return Some(said.join(", "));
     }
-    if store
-        .promises
-        .as_ref()
-        .is_some_and(|it| it.reach == "process")
-    {
+    if store.is_in_process() {
         return Some("in the memory of one process".into());
     }
     store.durability.clone()

@@ -3,7 +3,7 @@
 //! Invariant: a store is called better only when the ranges of all rounds do not meet and the
 //! printed figures differ.
 
-use super::model::{Comparison, Figure, Measure, StoreFacts};
+use super::model::{Comparison, Measure, Missing, StoreFacts};
 use crate::results::statistics::Spread;
 
 impl Comparison {
@@ -13,39 +13,30 @@ impl Comparison {
         self.stores.iter().find(|store| store.key == key)
     }
 
-    /// The figure of one store in one experiment.
-    #[must_use]
-    pub fn figure(&self, store: &str, experiment: &str, measure: Measure) -> Option<&Figure> {
-        self.figures
-            .iter()
-            .find(|it| it.store == store && it.experiment == experiment && it.measure == measure)
-    }
-
     /// The median and the range of a figure; `None` when it has no number.
     #[must_use]
     pub fn spread(&self, store: &str, experiment: &str, measure: Measure) -> Option<Spread> {
-        self.figure(store, experiment, measure)?.spread()
+        if self.missing(store, experiment).is_some() {
+            return None;
+        }
+        let mut figures = self.figures.iter();
+        let figure = figures
+            .find(|it| it.store == store && it.experiment == experiment && it.measure == measure);
+        Spread::from_values(figure?.rounds.iter().copied())
     }
 
-    /// Experiments that failed in stores that did not die: the name of the store, the experiment,
-    /// and the reason.
-    #[must_use]
-    pub fn failures(&self) -> Vec<(&str, &str, &str)> {
-        let mut all = Vec::new();
-        for figure in &self.figures {
-            let (Some(why), Some(store)) = (&figure.missing, self.store(&figure.store)) else {
-                continue;
-            };
-            let failure = (
-                store.name.as_str(),
-                figure.experiment.as_str(),
-                why.as_str(),
-            );
-            if store.stopped.is_none() && !all.contains(&failure) {
-                all.push(failure);
-            }
-        }
-        all
+    /// The reason why an experiment has no figure of a store, if there is one.
+    pub(crate) fn missing(&self, store: &str, experiment: &str) -> Option<&Missing> {
+        let mut all = self.missing.iter();
+        all.find(|it| it.store == store && it.experiment == experiment)
+    }
+
+    /// Experiments that failed in stores that did not die.
+    pub(crate) fn failures(&self) -> Vec<(&StoreFacts, &Missing)> {
+        let all = self.missing.iter();
+        all.filter_map(|it| Some((self.store(&it.store)?, it)))
+            .filter(|(store, _)| store.stopped.is_none())
+            .collect()
     }
 
     /// The sizes of all experiments of a family, in rising order: `independent-1`, `independent-16`
@@ -72,10 +63,7 @@ impl Comparison {
         let mut all: Vec<(&str, Spread)> = self
             .stores
             .iter()
-            .filter(|store| {
-                let promises = store.promises.as_ref();
-                promises.is_none_or(|it| it.reach != "process")
-            })
+            .filter(|store| !store.is_in_process())
             .filter_map(|store| {
                 let spread = self.spread(&store.key, experiment, measure)?;
                 Some((store.key.as_str(), spread))
@@ -102,17 +90,6 @@ impl Comparison {
     }
 }
 
-impl Figure {
-    /// The median and the range; `None` when there is no number.
-    #[must_use]
-    pub fn spread(&self) -> Option<Spread> {
-        match self.missing {
-            Some(_) => None,
-            None => Spread::from_values(self.rounds.iter().copied()),
-        }
-    }
-}
-
 /// Whether a ratio differs from 1 in every round, and `show` does not write it as 1: only then may
 /// it be called a difference.
 #[must_use]
@@ -123,7 +100,7 @@ pub fn is_difference(ratio: Spread, show: fn(f64) -> String) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{compare::model::About, text::number};
+    use crate::{compare::model::Figure, text::number};
 
     /// Two stores, three rounds.
     fn small() -> Comparison {
@@ -136,10 +113,8 @@ mod tests {
             experiment: experiment.into(),
             measure,
             rounds: rounds.into(),
-            missing: None,
         };
         Comparison {
-            about: About::default(),
             stores: vec![store("redis"), store("sqlite")],
             figures: vec![
                 figure("redis", "uncontended", Measure::P50, [100.0, 110.0, 90.0]),
@@ -152,9 +127,7 @@ mod tests {
                     [20.0, 25.0, 30.0],
                 ),
             ],
-            scenarios: Vec::new(),
-            peers: Vec::new(),
-            loads: Vec::new(),
+            ..Comparison::default()
         }
     }
 
@@ -197,7 +170,11 @@ mod tests {
     #[test]
     fn a_missing_figure_has_no_spread_and_leaves_no_best() {
         let mut all = small();
-        all.figures[2].missing = Some("the server died".into());
+        all.missing.push(Missing {
+            store: "redis".into(),
+            experiment: "independent-64".into(),
+            why: "the server died".into(),
+        });
         assert_eq!(all.spread("redis", "independent-64", Measure::Rate), None);
         assert_eq!(all.clear_best("independent-64", Measure::Rate), None);
     }

@@ -12,7 +12,7 @@ mod properties;
 pub use durability::durability;
 pub use lookup::is_difference;
 pub use model::{
-    About, BUSY_PERCENT, Comparison, Figure, Finding, Interval, Lane, Measure, PeerRun, Promises,
-    PropertyResult, RoundLoad, Scenario, ScenarioKind, StoreFacts,
+    About, BUSY_PERCENT, Comparison, Figure, Finding, Measure, Missing, PeerRun, PropertyResult,
+    RoundLoad, Scenario, ScenarioKind, StoreFacts,
 };
 pub use properties::{PROPERTIES, Property, shown_by_faults};

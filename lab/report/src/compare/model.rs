@@ -1,5 +1,7 @@
 //! The data of a comparison, as it is written to JSON.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -9,7 +11,7 @@ use crate::{
 };
 
 /// The whole content of a report, as data.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Comparison {
     /// When, where and how the comparison was made.
     pub about: About,
@@ -17,6 +19,8 @@ pub struct Comparison {
     pub stores: Vec<StoreFacts>,
     /// The measured figures.
     pub figures: Vec<Figure>,
+    /// The experiments that gave a store no figure that counts, with the reason.
+    pub missing: Vec<Missing>,
     /// The faults, and their outcomes.
     pub scenarios: Vec<Scenario>,
     /// Other ways of locking in the same stores.
@@ -61,8 +65,8 @@ pub struct StoreFacts {
     /// it themselves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub durability: Option<String>,
-    /// The backend's promises.
-    pub promises: Option<Promises>,
+    /// The backend's [`Capabilities`](distlock_core::Capabilities), by the names of its fields.
+    pub promises: BTreeMap<String, serde_json::Value>,
     /// The findings of `doctor`.
     pub findings: Vec<Finding>,
     /// The results of the conformance suite, per property.
@@ -71,24 +75,12 @@ pub struct StoreFacts {
     pub stopped: Option<String>,
 }
 
-/// The promises of a backend, from its capabilities.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(
-    missing_docs,
-    reason = "the fields of `Capabilities`, which explains them"
-)]
-pub struct Promises {
-    pub fencing: String,
-    pub fairness: String,
-    pub wakeup: String,
-    pub lease: String,
-    pub min_ttl_ms: u64,
-    pub max_lease_ms: Option<u64>,
-    pub survives_restart: bool,
-    pub expiry_clock: String,
-    pub reach: String,
-    pub tickets: bool,
-    pub hand_over: bool,
+impl StoreFacts {
+    /// Whether the store arbitrates between the tasks of one process only.
+    #[must_use]
+    pub fn is_in_process(&self) -> bool {
+        self.promises.get("reach").is_some_and(|it| it == "process")
+    }
 }
 
 /// The result of the check of one setting of a server.
@@ -114,8 +106,18 @@ pub struct Figure {
     /// One value per round, in order. Rounds of the same number, in different stores, were
     /// neighbours in time.
     pub rounds: Vec<f64>,
-    /// The reason why there is no number.
-    pub missing: Option<String>,
+}
+
+/// An experiment in which a store failed, or that it did not live to finish. What was measured
+/// before in it does not count.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// The store's key.
+    pub store: String,
+    /// The experiment.
+    pub experiment: String,
+    /// The reason.
+    pub why: String,
 }
 
 /// The quantity that a figure measures.
@@ -227,8 +229,7 @@ impl ScenarioKind {
     }
 }
 
-/// One fault, and the clients that believed to hold the lock. Times are milliseconds from the start
-/// of the recording.
+/// One fault, and its outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scenario {
     /// The store's key.
@@ -243,34 +244,10 @@ pub struct Scenario {
     pub usable_ms: Option<f64>,
     /// Whether the holder before the fault kept its lock throughout.
     pub holder_kept: Option<bool>,
-    /// The time of the fault.
-    pub fault: Option<Interval>,
-    /// The clients, and when each believed to hold the lock.
-    pub lanes: Vec<Lane>,
     /// The promise that was broken, if one was: two holders at once, or tokens that did not rise.
     pub broken: Option<String>,
     /// The reason why the scenario did not run to its end, if it did not.
     pub failed: Option<String>,
-}
-
-/// One client of a scenario.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Lane {
-    /// The client's name.
-    pub who: String,
-    /// The intervals in which the client believed to hold the lock.
-    pub holds: Vec<Interval>,
-}
-
-/// An interval of time.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Interval {
-    /// Start, in milliseconds.
-    pub from: f64,
-    /// End, in milliseconds.
-    pub until: f64,
-    /// The text that the chart shows for the interval.
-    pub label: String,
 }
 
 /// Other ways of locking in one store, measured by `distlock-lab peers` together with distlock.
@@ -305,14 +282,14 @@ pub struct PropertyResult {
 }
 
 impl PropertyResult {
-    /// The mark in a table.
-    #[must_use]
-    pub fn mark(&self) -> &'static str {
-        match (self.passed, self.failed.len(), self.not_applicable.len()) {
-            (0, 0, 0) => "–",
-            (0, 0, _) => "n/a",
-            (_, 0, _) => "✓",
-            _ => "✗",
+    /// The mark and the number of cases, as a table shows them.
+    pub(crate) fn mark(&self) -> String {
+        let cases = self.passed as usize + self.failed.len();
+        match (cases, self.failed.len(), self.not_applicable.len()) {
+            (0, _, 0) => "–".into(),
+            (0, ..) => "n/a".into(),
+            (_, 0, _) => format!("✓ {} of {cases}", self.passed),
+            _ => format!("✗ {} of {cases}", self.passed),
         }
     }
 }

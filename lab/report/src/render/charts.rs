@@ -59,14 +59,23 @@ fn colour(product: &str) -> RGBColor {
 }
 
 impl Chart {
-    /// Draws a row for each store: a dot at the median, and a bar to the end of the range.
+    /// Draws a row for each store: a dot at the median, and a bar to the end of the range. `None`
+    /// when there is no row.
     #[must_use]
-    pub fn ranges(name: &'static str, title: &str, note: &str, rows: &[RangeRow]) -> Self {
+    pub fn ranges(
+        name: &'static str,
+        title: &str,
+        note: &str,
+        rows: impl IntoIterator<Item = RangeRow>,
+    ) -> Option<Self> {
+        let rows: Vec<_> = rows.into_iter().collect();
         let height = 80 + 22 * rows.len();
-        Self::draw(name, title, note, height, |area| draw_ranges(area, rows))
+        let draw = |area: &Area<'_>| draw_ranges(area, &rows);
+        (!rows.is_empty()).then(|| Self::draw(name, title, note, height, draw))
     }
 
     /// Draws a line for each store over the steps, with the names of the stores beside the lines.
+    /// `None` when there are fewer than two steps.
     pub(crate) fn lines(
         name: &'static str,
         title: &str,
@@ -74,10 +83,9 @@ impl Chart {
         steps: &[String],
         lines: &[Line],
         unit: fn(f64) -> String,
-    ) -> Self {
-        Self::draw(name, title, note, 280, |area| {
-            draw_lines(area, steps, lines, unit)
-        })
+    ) -> Option<Self> {
+        let draw = |area: &Area<'_>| draw_lines(area, steps, lines, unit);
+        (steps.len() > 1).then(|| Self::draw(name, title, note, 280, draw))
     }
 
     fn draw(
@@ -141,7 +149,7 @@ fn draw_ranges(area: &Area<'_>, rows: &[RangeRow]) -> Drawn {
     let mut chart = ChartBuilder::on(area)
         .margin_right(20)
         .x_label_area_size(22)
-        .y_label_area_size(190)
+        .y_label_area_size(200)
         .build_cartesian_2d(scale.clone().log_scale(), (0..last).into_segmented())?;
     // The first row is the highest one.
     let row_at = |at: u32| rows.get(usize::try_from(last - at).ok()?);
@@ -265,18 +273,17 @@ mod tests {
             high,
         };
         for rows in [
-            vec![],
             vec![row(0.0, f64::MAX)],
             vec![row(1.0, 2.0), row(f64::NAN, 0.0)],
         ] {
-            let svg = Chart::ranges("a", "A & B", "", &rows).svg;
+            let svg = Chart::ranges("a", "A & B", "", rows).unwrap().svg;
             assert!(svg.ends_with("</svg>\n"), "{svg}");
             assert!(svg.contains("A &amp; B") && !svg.contains("<1>"), "{svg}");
         }
-        assert!(
-            Chart::lines("a", "", "", &[], &[], number)
-                .svg
-                .ends_with("</svg>\n")
-        );
+        assert!(Chart::ranges("a", "", "", []).is_none());
+        let steps = ["1", "2"].map(str::to_owned);
+        let empty = Chart::lines("a", "", "", &steps, &[], number).unwrap();
+        assert!(empty.svg.ends_with("</svg>\n"));
+        assert!(Chart::lines("a", "", "", &steps[..1], &[], number).is_none());
     }
 }

@@ -1,136 +1,159 @@
-//! The page of a comparison: charts, one table, and everything else behind them.
+//! The page of a comparison: charts, one table, and everything else behind them. `comparison.md` is
+//! its text.
+
+use askama::Template as _;
+use serde_json::Value;
 
 use super::{
     charts::{Chart, Line, RangeRow, axis_number, axis_time},
     costs::{OVERVIEW, TABLES, spread_text},
-    document::Document,
+    document::{Document, images},
 };
 use crate::{
     Workload,
     compare::{
-        BUSY_PERCENT, Comparison, Measure, PROPERTIES, PeerRun, Promises, Scenario, ScenarioKind,
-        StoreFacts, durability, is_difference, shown_by_faults,
+        BUSY_PERCENT, Comparison, Measure, PROPERTIES, PeerRun, PropertyResult, Scenario,
+        ScenarioKind, StoreFacts, durability, is_difference, shown_by_faults,
     },
     results::statistics::Spread,
-    text::{millis, number, time, with_separators},
+    text::{Table, cell, escape, millis, number, time, with_separators},
 };
+
+/// The values of the text. Its functions and tables are those of this file.
+#[derive(askama::Template)]
+#[template(path = "comparison.md", escape = "none")]
+struct Page<'a> {
+    it: &'a Comparison,
+    /// The charts at the top, of the costs, and of the faults.
+    charts: &'a [Vec<Chart>; 3],
+    /// The rounds in which other processes used so much of the processors that the figures
+    /// suffered, and the median of their shares.
+    busy: usize,
+    busy_median: Option<String>,
+    /// The longest lease of a scenario.
+    lease: String,
+    /// The stores on which the other ways were not measured.
+    without_peers: Vec<&'a str>,
+}
 
 /// Makes the page of a comparison.
 #[must_use]
-pub fn comparison(comparison: &Comparison) -> Document {
-    let about = &comparison.about;
-    let mut page = Document::new("Distributed locks, side by side");
-    page.text(&format!(
-        "{}. distlock {}. Median of {} interleaved rounds, lowest to highest in brackets; bold: \
-         better than all others in every round, the store of one process left aside. A cycle is an \
-         acquire and a release.",
-        about.date, about.version, about.rounds
-    ));
-    for remark in busy_warning(comparison).iter().chain(&about.remarks) {
-        page.remark(remark);
-    }
-    for store in &comparison.stores {
-        if let Some(why) = &store.stopped {
-            page.remark(&format!(
-                "**{} died half-way, so its later figures are missing:** {why}",
-                store.name
-            ));
-        }
-    }
-    let latency = |experiment, title| latency_chart(comparison, experiment, title);
+pub fn comparison(it: &Comparison) -> Document {
+    let busy = it.loads.iter().map(|it| it.others_percent);
+    let busy: Vec<f64> = busy.filter(|share| *share >= BUSY_PERCENT).collect();
+    let is_without = |key: &str| !it.peers.iter().any(|it| it.store == key);
+    let without = it.stores.iter().filter(|it| is_without(&it.key));
+    let latency = |experiment, title| latency_chart(it, experiment, title);
     let charts = [
-        latency("uncontended", "One cycle, one caller"),
-        throughput_chart(comparison),
-        latency("wakeup", "Wake-up of a waiter in another client"),
-        latency(
-            "takeover-cross",
-            "Takeover of a client of another gateway node",
-        ),
+        vec![
+            latency("uncontended", "One cycle, one caller"),
+            throughput_chart(it),
+            latency("wakeup", "Wake-up of a waiter in another client"),
+            latency(
+                "takeover-cross",
+                "Takeover of a client of another gateway node",
+            ),
+        ],
+        vec![
+            growth_chart(it),
+            latency("handoff-2", "Hand-over inside a process"),
+        ],
+        FAULTS
+            .iter()
+            .map(|(kind, note)| fault_chart(it, *kind, note))
+            .collect(),
     ];
-    page.charts(charts.into_iter().flatten());
-    if let Some((heading, rows)) = OVERVIEW.fill(comparison) {
-        page.table(heading, rows);
-    }
-    add_promises(comparison, &mut page);
-    add_costs(comparison, &mut page);
-    add_faults(comparison, &mut page);
-    add_peers(comparison, &mut page);
-    add_conditions(comparison, &mut page);
-    page
-}
-
-/// The rounds in which other processes used so much of the processors that the figures suffered.
-fn busy_rounds(comparison: &Comparison) -> Vec<f64> {
-    let shares = comparison.loads.iter().map(|it| it.others_percent);
-    shares.filter(|share| *share >= BUSY_PERCENT).collect()
-}
-
-fn busy_warning(comparison: &Comparison) -> Option<String> {
-    let busy = busy_rounds(comparison);
-    let median = Spread::from_values(busy.iter().copied())?.median;
-    Some(format!(
-        "The machine was busy: {} % of CPU went to others in {} of {} rounds. The figures are \
-         indicative only.",
-        number(median),
-        busy.len(),
-        comparison.loads.len(),
-    ))
+    let charts = charts.map(|part| part.into_iter().flatten().collect());
+    let page = Page {
+        it,
+        charts: &charts,
+        busy: busy.len(),
+        busy_median: Spread::from_values(busy).map(|it| number(it.median)),
+        lease: whole_millis(
+            it.scenarios
+                .iter()
+                .map(|it| it.ttl_ms)
+                .max()
+                .unwrap_or_default(),
+        ),
+        without_peers: without.map(|it| it.name.as_str()).collect(),
+    };
+    let markdown = page.render().expect("a text in memory");
+    Document::new(&markdown, charts.into_iter().flatten().collect())
 }
 
 /// Cycles a second, by the number of callers.
-fn throughput_chart(comparison: &Comparison) -> Option<Chart> {
+fn throughput_chart(it: &Comparison) -> Option<Chart> {
     let note = "each caller its own name, by the number of callers";
-    let title = "Lock cycles a second";
-    let step = |size: u32| size.to_string();
-    let drawn = ("throughput", title, note, axis_number as fn(f64) -> String);
-    size_chart(comparison, "independent", Measure::Rate, step, drawn)
+    let (steps, lines) = lines(it, "independent", Measure::Rate);
+    let steps: Vec<_> = steps.iter().map(u32::to_string).collect();
+    Chart::lines(
+        "throughput",
+        "Lock cycles a second",
+        note,
+        &steps,
+        &lines,
+        axis_number,
+    )
 }
 
-/// A chart with a line for each store over the sizes of an experiment; `None` when there are fewer
-/// than two sizes.
-fn size_chart(
-    comparison: &Comparison,
-    family: &str,
-    measure: Measure,
-    step: impl Fn(u32) -> String,
-    (name, title, note, unit): (&'static str, &str, &str, fn(f64) -> String),
-) -> Option<Chart> {
-    let sizes = comparison.sizes(family);
-    let lines = comparison.stores.iter().map(|store| Line {
+/// The time of a cycle, by the number of other locks that are held.
+fn growth_chart(it: &Comparison) -> Option<Chart> {
+    let (title, note) = (
+        "One cycle while other locks are held",
+        "one caller, by the number of held locks",
+    );
+    let (steps, lines) = lines(it, "idle", Measure::P50);
+    let steps: Vec<_> = steps
+        .into_iter()
+        .map(|size| with_separators(size.into()))
+        .collect();
+    Chart::lines("idle", title, note, &steps, &lines, axis_time)
+}
+
+/// The sizes of a family of experiments, and a line for each store over them.
+fn lines(it: &Comparison, family: &str, measure: Measure) -> (Vec<u32>, Vec<Line>) {
+    let sizes = it.sizes(family);
+    let line = |store: &StoreFacts| Line {
         store: store.product.clone(),
         label: store.name.clone(),
         values: sizes
             .iter()
-            .map(|size| comparison.spread(&store.key, &format!("{family}-{size}"), measure))
+            .map(|size| it.spread(&store.key, &format!("{family}-{size}"), measure))
             .map(|spread| spread.map(|it| it.median))
             .collect(),
-    });
-    let lines: Vec<Line> = lines
+    };
+    let lines = it.stores.iter().map(line);
+    let lines = lines
         .filter(|it| it.values.iter().any(Option::is_some))
         .collect();
-    let steps: Vec<String> = sizes.into_iter().map(step).collect();
-    (steps.len() > 1).then(|| Chart::lines(name, title, note, &steps, &lines, unit))
+    (sizes, lines)
 }
 
 /// A latency of every store; `None` when no store has it.
-fn latency_chart(comparison: &Comparison, experiment: &'static str, title: &str) -> Option<Chart> {
-    let rows = comparison.stores.iter().filter_map(|store| {
-        let middle = comparison
-            .spread(&store.key, experiment, Measure::P50)?
-            .median;
-        let slow = comparison.spread(&store.key, experiment, Measure::P99);
+fn latency_chart(it: &Comparison, experiment: &'static str, title: &str) -> Option<Chart> {
+    let median =
+        |store: &StoreFacts, measure| Some(it.spread(&store.key, experiment, measure)?.median);
+    let rows = it.stores.iter().filter_map(|store| {
+        let middle = median(store, Measure::P50)?;
         Some(range_row(
             store,
             middle,
-            slow.map_or(middle, |slow| slow.median),
+            median(store, Measure::P99).unwrap_or(middle),
         ))
     });
-    range_chart(
-        experiment,
-        title,
-        "dot: half are faster; bar: to the slowest in a hundred",
-        rows,
-    )
+    let note = "dot: half are faster; bar: to the slowest in a hundred";
+    Chart::ranges(experiment, title, note, sorted(rows))
+}
+
+/// The times after one kind of fault.
+fn fault_chart(it: &Comparison, kind: ScenarioKind, note: &str) -> Option<Chart> {
+    let played = it.scenarios.iter().filter(|it| it.kind == kind);
+    let rows = played.filter_map(|scenario| {
+        let us = measured_time(scenario)? * 1e3;
+        Some(range_row(it.store(&scenario.store)?, us, us))
+    });
+    Chart::ranges(kind.key(), kind.title(), note, sorted(rows))
 }
 
 fn range_row(store: &StoreFacts, middle: f64, high: f64) -> RangeRow {
@@ -142,199 +165,95 @@ fn range_row(store: &StoreFacts, middle: f64, high: f64) -> RangeRow {
     }
 }
 
-fn range_chart(
-    name: &'static str,
-    title: &str,
-    note: &str,
-    rows: impl Iterator<Item = RangeRow>,
-) -> Option<Chart> {
+fn sorted(rows: impl Iterator<Item = RangeRow>) -> Vec<RangeRow> {
     let mut rows: Vec<RangeRow> = rows.collect();
     rows.sort_by(|a, b| a.middle.total_cmp(&b.middle));
-    (!rows.is_empty()).then(|| Chart::ranges(name, title, note, &rows))
+    rows
 }
 
-/// Adds the marks of the conformance suite and of the faults, and the capabilities.
-fn add_promises(comparison: &Comparison, page: &mut Document) {
-    page.chapter("Promises");
-    page.fold("Cases of the conformance suite that passed on these servers, and capabilities");
-    let heading = || {
-        let names = comparison.stores.iter().map(|store| store.name.clone());
-        [String::new()].into_iter().chain(names).collect::<Vec<_>>()
-    };
-    let was_tested = comparison
-        .stores
-        .iter()
-        .any(|store| !store.properties.is_empty());
-    let properties = PROPERTIES.iter().filter(|_| was_tested).map(|property| {
-        let marks = comparison.stores.iter().map(|store| {
-            let result = store
-                .properties
-                .iter()
-                .find(|it| it.property == property.key);
-            result.map_or_else(
-                || "–".into(),
-                |it| match it.passed as usize + it.failed.len() {
-                    0 => it.mark().to_owned(),
-                    cases => format!("{} {} of {cases}", it.mark(), it.passed),
-                },
-            )
-        });
-        row(property.title, marks)
+/// A table with a column for each store, and a row for each label, whose cells `show` gives.
+fn by_store<T>(
+    it: &Comparison,
+    rows: impl IntoIterator<Item = (&'static str, T)>,
+    show: impl Fn(&T, &StoreFacts) -> String,
+) -> Table {
+    let names = it.stores.iter().map(|store| store.name.clone());
+    let mut table = Table::new([String::new()].into_iter().chain(names));
+    for (label, row) in rows {
+        let cells = it.stores.iter().map(|store| show(&row, store));
+        table.add_row([label.to_owned()].into_iter().chain(cells));
+    }
+    table
+}
+
+/// The marks of the conformance suite and of the faults.
+fn properties(it: &Comparison) -> Table {
+    let was_tested = it.stores.iter().any(|store| !store.properties.is_empty());
+    let tested = PROPERTIES.iter().filter(|_| was_tested);
+    let mut table = by_store(it, tested.map(|it| (it.title, it)), |property, store| {
+        let mut results = store.properties.iter();
+        let result = results.find(|it| it.property == property.key);
+        result.map_or_else(|| "–".into(), PropertyResult::mark)
     });
-    let by_faults = shown_by_faults(comparison).into_iter();
-    let by_faults =
-        by_faults.map(|(title, marks)| row(title, marks.into_iter().map(str::to_owned)));
-    let tested: Vec<_> = properties.chain(by_faults).collect();
-    if !tested.is_empty() {
-        page.table(heading(), tested);
+    for (title, marks) in shown_by_faults(it) {
+        table.add_row([title].into_iter().chain(marks).map(str::to_owned));
     }
-    for store in &comparison.stores {
-        let failed = store.properties.iter().flat_map(|it| &it.failed);
-        page.list(failed.map(|said| format!("**{}:** {said}", store.name)));
-    }
-    if comparison
-        .stores
-        .iter()
-        .any(|store| store.promises.is_some())
-    {
-        let rows = CAPABILITIES.iter().map(|(label, describe)| {
-            let values = comparison.stores.iter().map(|store| &store.promises);
-            row(
-                label,
-                values.map(|it| it.as_ref().map_or_else(|| "–".into(), describe)),
-            )
-        });
-        page.table(heading(), rows);
-    }
+    table
 }
 
-fn row(label: &str, cells: impl Iterator<Item = String>) -> Vec<String> {
-    [label.to_owned()].into_iter().chain(cells).collect()
+/// The capabilities that the stores declare.
+fn capabilities(it: &Comparison) -> Table {
+    let are_known = it.stores.iter().any(|store| !store.promises.is_empty());
+    let rows = CAPABILITIES.into_iter().filter(|_| are_known);
+    by_store(it, rows, |key, store| match store.promises.get(*key) {
+        Some(Value::Bool(true)) => "yes".into(),
+        Some(Value::Bool(false)) => "no".into(),
+        Some(Value::String(word)) => word.replace('_', " "),
+        Some(value) => value
+            .as_u64()
+            .map_or_else(|| "as asked".into(), whole_millis),
+        None => "–".into(),
+    })
 }
 
-/// Puts one capability of a store into words.
-type Describe = fn(&Promises) -> String;
-
-/// The capabilities that a store declares.
-const CAPABILITIES: [(&str, Describe); 11] = [
-    ("shared by", |it| it.reach.clone()),
-    ("order of waiting processes", |it| it.fairness.clone()),
-    ("wake-up", |it| it.wakeup.clone()),
-    ("a lease hangs on", |it| it.lease.clone()),
-    ("clock that ends it", |it| it.expiry_clock.clone()),
-    ("tokens rise", |it| it.fencing.replace('_', " ")),
-    ("shortest lease", |it| whole_millis(it.min_ttl_ms)),
-    ("longest lease at a time", |it| {
-        it.max_lease_ms
-            .map_or_else(|| "as asked".into(), whole_millis)
-    }),
-    ("locks survive a restart", |it| {
-        yes_or_no(it.survives_restart)
-    }),
-    ("hand-over in one step", |it| yes_or_no(it.hand_over)),
-    ("tickets", |it| yes_or_no(it.tickets)),
+/// The labels and the names of the shown capabilities.
+const CAPABILITIES: [(&str, &str); 11] = [
+    ("shared by", "reach"),
+    ("order of waiting processes", "fairness"),
+    ("wake-up", "wakeup"),
+    ("a lease hangs on", "lease"),
+    ("clock that ends it", "expiry_clock"),
+    ("tokens rise", "fencing"),
+    ("shortest lease", "min_ttl_ms"),
+    ("longest lease at a time", "max_lease_ms"),
+    ("locks survive a restart", "survives_restart"),
+    ("hand-over in one step", "hand_over"),
+    ("tickets", "tickets"),
 ];
-
-fn yes_or_no(value: bool) -> String {
-    if value { "yes" } else { "no" }.to_owned()
-}
 
 fn whole_millis(ms: u64) -> String {
     time(std::time::Duration::from_millis(ms).as_secs_f64() * 1e6)
 }
 
-/// Adds all tables of costs.
-fn add_costs(comparison: &Comparison, page: &mut Document) {
-    page.chapter("Cost");
-    page.fold("Every figure, store by store");
-    let idle = size_chart(
-        comparison,
-        "idle",
-        Measure::P50,
-        |size| with_separators(size.into()),
-        (
-            "idle",
-            "One cycle while other locks are held",
-            "one caller, by the number of held locks",
-            axis_time,
-        ),
-    );
-    let handoff = latency_chart(comparison, "handoff-2", "Hand-over inside a process");
-    page.charts(idle.into_iter().chain(handoff));
-    for table in &TABLES {
-        if let Some((heading, rows)) = table.fill(comparison) {
-            page.section(table.title);
-            page.text(table.note);
-            page.table(heading, rows);
-        }
-    }
-    let failures = comparison.failures().into_iter();
-    page.list(
-        failures
-            .map(|(store, experiment, why)| format!("**{store} failed in {experiment}:** {why}")),
-    );
-}
-
-/// The kinds of faults: the name of the chart, and the measured time.
-const FAULTS: [(ScenarioKind, &str, &str); 4] = [
+/// The kinds of faults, and the measured times.
+const FAULTS: [(ScenarioKind, &str); 4] = [
     (
         ScenarioKind::HolderKilled,
-        "holder-killed",
         "from SIGKILL to the grant of the next holder",
     ),
     (
         ScenarioKind::ServerKilled,
-        "server-killed",
         "from SIGKILL until a lock can be taken, restart included",
     ),
     (
         ScenarioKind::ServerPaused,
-        "server-paused",
         "from SIGSTOP until a lock can be taken again",
     ),
     (
         ScenarioKind::LeaderLost,
-        "leader-lost",
         "from SIGKILL of the deciding server until a lock can be taken",
     ),
 ];
-
-/// Adds charts of the times after faults, and a table of their outcomes.
-fn add_faults(comparison: &Comparison, page: &mut Document) {
-    if comparison.scenarios.is_empty() {
-        return;
-    }
-    page.chapter("Behaviour under failure");
-    let leases = comparison.scenarios.iter().map(|it| it.ttl_ms).max();
-    page.text(&format!(
-        "Leases last for {}. A killed server starts again after 1 s. A server that stands still \
-         does so for 7 s, longer than the lease, and the times below contain these 7 s. A killed \
-         leader or primary stays away.",
-        whole_millis(leases.unwrap_or_default())
-    ));
-    page.charts(FAULTS.into_iter().filter_map(|(kind, name, note)| {
-        let played = comparison.scenarios.iter().filter(|it| it.kind == kind);
-        let rows = played.filter_map(|it| {
-            let us = measured_time(it)? * 1e3;
-            Some(range_row(comparison.store(&it.store)?, us, us))
-        });
-        range_chart(name, kind.title(), note, rows)
-    }));
-    page.fold("Outcomes: the time after the fault, and whether the holder kept its lock");
-    let kinds = FAULTS.map(|(kind, ..)| kind);
-    let rows = comparison.stores.iter().map(|store| {
-        let outcome = |kind| {
-            let mut scenarios = comparison.scenarios.iter();
-            let played = scenarios.find(|it| it.store == store.key && it.kind == kind);
-            played.map_or_else(|| "–".into(), outcome)
-        };
-        row(&store.name, kinds.into_iter().map(outcome))
-    });
-    page.table(
-        ["store"].into_iter().chain(kinds.map(ScenarioKind::title)),
-        rows,
-    );
-}
 
 /// The time that a scenario measures, in milliseconds.
 fn measured_time(scenario: &Scenario) -> Option<f64> {
@@ -342,6 +261,21 @@ fn measured_time(scenario: &Scenario) -> Option<f64> {
         ScenarioKind::HolderKilled => scenario.next_holder_ms,
         _ => scenario.usable_ms,
     }
+}
+
+/// The outcomes of the faults.
+fn outcomes(it: &Comparison) -> Table {
+    let kinds = FAULTS.map(|(kind, _)| kind);
+    let mut table = Table::new(["store"].into_iter().chain(kinds.map(ScenarioKind::title)));
+    for store in &it.stores {
+        let cells = kinds.into_iter().map(|kind| {
+            let mut scenarios = it.scenarios.iter();
+            let played = scenarios.find(|it| it.store == store.key && it.kind == kind);
+            played.map_or_else(|| "–".into(), outcome)
+        });
+        table.add_row([store.name.clone()].into_iter().chain(cells));
+    }
+    table
 }
 
 fn outcome(scenario: &Scenario) -> String {
@@ -365,60 +299,31 @@ fn outcome(scenario: &Scenario) -> String {
     format!("{time}{lock}{next}")
 }
 
-/// Adds the other ways of locking in the same stores. The first way of each table is the plain one.
-fn add_peers(comparison: &Comparison, page: &mut Document) {
-    page.chapter("Other ways in the same stores");
-    if comparison.peers.is_empty() {
-        page.text("Not measured in this run: `--peers` measures them on the same servers.");
-        return;
-    }
-    page.fold("Raw commands, locks that databases bring, other libraries; on the same servers");
-    page.text(
-        "The first row of each table is the plain way: no renewal, no token, no notice of a loss. \
-         A ratio is bold if no round contradicts it.",
-    );
-    for run in &comparison.peers {
-        let store = comparison.store(&run.store);
-        let name = store.map_or(run.store.as_str(), |store| store.name.as_str());
-        let workload = run.workload.map_or("", Workload::as_str);
-        page.section(&format!("{name}: {workload}, callers: {}", run.callers));
-        match &run.missing {
-            Some(why) => page.text(&format!("Not measured: {why}")),
-            None => page.table(
-                [
-                    "way",
-                    "cycles a second",
-                    "half within",
-                    "99 % within",
-                    "over the first",
-                ],
-                peer_rows(run),
-            ),
-        }
-    }
-    let is_without = |key: &str| !comparison.peers.iter().any(|it| it.store == key);
-    let without = comparison.stores.iter().filter(|it| is_without(&it.key));
-    let without: Vec<_> = without.map(|it| it.name.as_str()).collect();
-    if !without.is_empty() {
-        page.text(&format!(
-            "Not measured on {}: the other ways need one server, which the command itself started.",
-            without.join(", ")
-        ));
-    }
+fn peer_title(it: &Comparison, run: &PeerRun) -> String {
+    let name = it.store(&run.store).map_or(&run.store, |store| &store.name);
+    let workload = run.workload.map_or("", Workload::as_str);
+    escape(&format!("{name}: {workload}, callers: {}", run.callers))
 }
 
-fn peer_rows(run: &PeerRun) -> impl Iterator<Item = Vec<String>> {
+/// The other ways in one store. The first way is the plain one.
+fn peer_rows(run: &PeerRun) -> Table {
     let text = |spread: Option<Spread>, show: fn(f64) -> String| {
         spread.map_or_else(|| "–".into(), |it| spread_text(it, show, false))
     };
-    run.figures.iter().map(move |figures| {
+    let heading = [
+        "way",
+        "cycles a second",
+        "half within",
+        "99 % within",
+        "over the first",
+    ];
+    let mut table = Table::new(heading);
+    for figures in &run.figures {
         let ratio = run.ratios.iter().find(|ratio| ratio.arm == figures.arm);
         let ratio = ratio.and_then(|ratio| ratio.cycles_per_second);
-        vec![
-            match describe_arm(&figures.arm) {
-                Some(what) => format!("{}: {what}", figures.arm),
-                None => figures.arm.clone(),
-            },
+        let arm = &figures.arm;
+        table.add_row([
+            describe_arm(arm).map_or_else(|| arm.clone(), |what| format!("{arm}: {what}")),
             text(figures.cycles_per_second, number),
             text(figures.p50_us, time),
             text(figures.p99_us, time),
@@ -426,8 +331,9 @@ fn peer_rows(run: &PeerRun) -> impl Iterator<Item = Vec<String>> {
                 || "–".into(),
                 |it| format!("× {}", spread_text(it, number, is_difference(it, number))),
             ),
-        ]
-    })
+        ]);
+    }
+    table
 }
 
 /// Describes an arm of `distlock-lab peers`; `None` for one that is named after its meaning.
@@ -449,31 +355,15 @@ fn describe_arm(arm: &str) -> Option<&'static str> {
     })
 }
 
-/// Adds the command, the machine, and each server with its durability.
-fn add_conditions(comparison: &Comparison, page: &mut Document) {
-    page.chapter("Conditions and command");
-    page.command(&comparison.about.command);
-    let rounds = comparison.loads.len();
-    let limit = number(BUSY_PERCENT);
-    page.text(&match busy_rounds(comparison).len() {
-        _ if rounds == 0 => "CPU of others during the rounds: not measured.".to_owned(),
-        busy => format!("CPU of others: {limit} % or more in {busy} of {rounds} rounds."),
-    });
-    let machine = comparison.about.machine.iter();
-    let machine = machine.map(|(label, value)| [label.clone(), value.clone()]);
-    let stores = comparison.stores.iter().map(|store| {
-        let durability = durability(store).unwrap_or_else(|| "not recorded".into());
-        let warnings = store
-            .findings
-            .iter()
-            .filter(|it| !matches!(&*it.verdict, "pass" | "unknown"));
-        let warnings = warnings.map(|it| format!("; {} ({}): {}", it.check, it.verdict, it.detail));
-        let (server, setup) = (&store.server, &store.setup);
-        let warnings: String = warnings.collect();
-        [
-            store.name.clone(),
-            format!("{server}; {setup}; durability: {durability}{warnings}"),
-        ]
-    });
-    page.table(["", ""], machine.chain(stores));
+/// The server of a store with its durability, and the findings that are warnings.
+fn conditions(store: &StoreFacts) -> String {
+    let durability = durability(store).unwrap_or_else(|| "not recorded".into());
+    let warnings = store.findings.iter();
+    let warnings = warnings.filter(|it| !matches!(&*it.verdict, "pass" | "unknown"));
+    let warnings = warnings.map(|it| format!("; {} ({}): {}", it.check, it.verdict, it.detail));
+    let (server, setup) = (&store.server, &store.setup);
+    let warnings: String = warnings.collect();
+    cell(&format!(
+        "{server}; {setup}; durability: {durability}{warnings}"
+    ))
 }

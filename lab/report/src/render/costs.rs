@@ -1,9 +1,9 @@
 //! The tables of costs, as data: titles, notes, and columns.
 
 use crate::{
-    compare::{Comparison, Figure, Measure, StoreFacts},
+    compare::{Comparison, Measure, StoreFacts},
     results::statistics::Spread,
-    text::with_separators,
+    text::{Table, with_separators},
 };
 
 /// A table of costs.
@@ -155,27 +155,20 @@ pub(crate) const TABLES: [CostTable; 10] = [
 ];
 
 impl CostTable {
-    /// The heading, and a row for each store, without the columns that no store has a figure for;
-    /// `None` when no column is left.
-    pub(crate) fn fill(&self, comparison: &Comparison) -> Option<(Vec<String>, Vec<Vec<String>>)> {
-        let mut heading = vec!["store".to_owned()];
-        let mut rows: Vec<Vec<String>> = comparison
-            .stores
-            .iter()
-            .map(|store| vec![store.name.clone()])
-            .collect();
-        for (title, experiment, measure) in self.sized_columns(comparison) {
-            let measured = |it: &Figure| it.experiment == experiment && it.measure == measure;
-            if comparison.figures.iter().any(measured) {
-                heading.push(title);
-                for (row, store) in rows.iter_mut().zip(&comparison.stores) {
-                    row.push(cell(comparison, store, &experiment, measure));
-                }
-            }
+    /// A row for each store, without the columns that no store has a figure for.
+    pub(crate) fn fill(&self, comparison: &Comparison) -> Table {
+        let columns: Vec<_> = self.sized_columns(comparison);
+        let mut table = Table::new(["store"].into_iter().chain(columns.iter().map(|it| &*it.0)));
+        for store in comparison.stores.iter().filter(|_| !columns.is_empty()) {
+            let cells = columns
+                .iter()
+                .map(|(_, experiment, measure)| cell(comparison, store, experiment, *measure));
+            table.add_row([store.name.clone()].into_iter().chain(cells));
         }
-        (heading.len() > 1).then_some((heading, rows))
+        table
     }
 
+    /// The columns that a store has a figure for, one for each size of an experiment with sizes.
     fn sized_columns(&self, comparison: &Comparison) -> Vec<(String, String, Measure)> {
         let mut all = Vec::new();
         for (title, experiment, measure) in self.columns {
@@ -187,24 +180,26 @@ impl CostTable {
                 })),
             }
         }
+        all.retain(|(_, experiment, measure)| {
+            let mut figures = comparison.figures.iter();
+            figures.any(|it| it.experiment == *experiment && it.measure == *measure)
+        });
         all
     }
 }
 
 /// The figure of a store, in bold if it is clearly the best one.
 fn cell(comparison: &Comparison, store: &StoreFacts, experiment: &str, measure: Measure) -> String {
-    let Some(figure) = comparison.figure(&store.key, experiment, measure) else {
-        return "–".into();
-    };
-    if figure.missing.is_some() {
+    if comparison.missing(&store.key, experiment).is_some() {
         let died = store.stopped.is_some();
         return if died { "died" } else { "failed" }.into();
     }
-    let best = comparison.clear_best(experiment, measure);
-    let is_best = best == Some(&store.key);
-    figure.spread().map_or("–".into(), |spread| {
-        spread_text(spread, |it| measure.show(it), is_best)
-    })
+    let is_best = comparison.clear_best(experiment, measure) == Some(&store.key);
+    let spread = comparison.spread(&store.key, experiment, measure);
+    spread.map_or_else(
+        || "–".into(),
+        |spread| spread_text(spread, |it| measure.show(it), is_best),
+    )
 }
 
 /// The median, in bold if it is marked, with its range unless that is printed alike.

@@ -4,7 +4,7 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `document.rs` | a page of any kind |
+//! | `document.rs` | a page of any kind: the files of a rendered template |
 //! | `charts.rs` | the two kinds of charts |
 //! | `comparison.rs`, `costs.rs` | the page of a [`Comparison`](crate::Comparison), and its tables |
 
@@ -15,4 +15,6 @@ mod document;
 
 pub use charts::{Chart, RangeRow};
 pub use comparison::comparison;
-pub use document::Document;
+pub use document::{Document, images};
+
+pub use crate::text::{cell, escape};

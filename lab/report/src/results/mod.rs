@@ -3,4 +3,3 @@
 pub(crate) mod report;
 pub(crate) mod sample;
 pub(crate) mod statistics;
-pub(crate) mod takeover;

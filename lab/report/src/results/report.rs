@@ -5,9 +5,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    results::sample::Sample,
+    results::sample::{Sample, float},
     results::statistics::{Figures, Ratio, Spread},
-    text::{Table, format_ratio, time, with_separators},
+    text::{Table, format_ratio, number, time, with_separators},
     workload::Workload,
 };
 
@@ -54,11 +54,7 @@ impl Report {
                 Ratio::paired_by_round((arm, &samples_of(arm)), (arms[0], &samples_of(arms[0])))
             })
             .collect();
-        let seconds = Spread::from_values(
-            samples
-                .iter()
-                .map(|s| crate::results::sample::float(s.elapsed_ns) / 1e9),
-        );
+        let seconds = Spread::from_values(samples.iter().map(|s| float(s.elapsed_ns) / 1e9));
         Self {
             workload: samples.first().map(|s| s.workload),
             callers: samples.first().map_or(0, |s| s.cycles_per_task.len()),
@@ -102,15 +98,18 @@ impl fmt::Display for Report {
             self.seconds_per_round
         )?;
         // Each arm is a column: its figures are too many for one line of a terminal.
-        let heading = [""]
-            .into_iter()
-            .chain(self.figures.iter().map(|it| &*it.arm));
-        let mut table = Table::new(heading);
-        for (name, value) in ROWS {
-            let values = self.figures.iter().map(value);
-            table.add_row([name.to_owned()].into_iter().chain(values).collect());
+        let arms = self.figures.iter().map(|it| &*it.arm);
+        let mut table = Table::new([""].into_iter().chain(arms));
+        for (name, value, show) in ROWS {
+            let values: Vec<_> = self.figures.iter().map(value).collect();
+            // Only some workloads have retries or loads.
+            if values.iter().any(Option::is_some) {
+                let values = values.into_iter();
+                let cells = values.map(|it| it.map_or_else(|| "–".into(), show));
+                table.add_row([name.to_owned()].into_iter().chain(cells));
+            }
         }
-        write!(f, "{table}")?;
+        f.write_str(&table.aligned())?;
         if !self.ratios.is_empty() {
             writeln!(f)?;
         }
@@ -123,14 +122,6 @@ impl fmt::Display for Report {
                 format_ratio(ratio.cycles_per_second),
                 format_ratio(ratio.p50)
             )?;
-        }
-        for figures in &self.figures {
-            if let Some(retries) = figures.retries_per_cycle {
-                writeln!(f, "{}: {retries:.2} retries/cycle", figures.arm)?;
-            }
-            if let Some(loads) = figures.loads_per_second {
-                writeln!(f, "{}: {loads:.1} loads/s", figures.arm)?;
-            }
         }
         for figures in self.figures.iter().filter(|figures| figures.errors > 0) {
             writeln!(
@@ -145,53 +136,45 @@ impl fmt::Display for Report {
     }
 }
 
-/// A row of the text: its label, and a function that gives the value of an arm.
-type ReportRow = (&'static str, fn(&Figures) -> String);
-const ROWS: [ReportRow; 13] = [
-    ("cycles/s", |it| {
-        format_whole(it.cycles_per_second.map(|it| it.median))
-    }),
-    ("  lowest round", |it| {
-        format_whole(it.cycles_per_second.map(|it| it.low))
-    }),
-    ("  highest round", |it| {
-        format_whole(it.cycles_per_second.map(|it| it.high))
-    }),
-    ("cycles, least of a task", |it| {
-        with_separators(it.cycles_per_task.0)
-    }),
-    ("cycles, most of a task", |it| {
-        with_separators(it.cycles_per_task.1)
-    }),
-    ("p50", |it| format_time(it.p50_us.map(|it| it.median))),
-    ("p90", |it| format_time(it.p90_us.map(|it| it.median))),
-    ("p99", |it| format_time(it.p99_us.map(|it| it.median))),
-    ("max", |it| format_time(it.max_us)),
-    ("ops/cycle", |it| format_decimals(it.operations_per_cycle)),
-    ("statements/cycle", |it| {
-        format_decimals(it.statements_per_cycle)
-    }),
-    ("unfairness", |it| {
-        format_decimals(it.unfairness.map(|it| it.high))
-    }),
-    ("errors", |it| with_separators(it.errors)),
+/// A row of the text: its label, a function that gives the value of an arm, and one that shows it.
+type ReportRow = (&'static str, fn(&Figures) -> Option<f64>, fn(f64) -> String);
+const ROWS: [ReportRow; 15] = [
+    (
+        "cycles/s",
+        |it| it.cycles_per_second.map(|it| it.median),
+        number,
+    ),
+    (
+        "  lowest round",
+        |it| it.cycles_per_second.map(|it| it.low),
+        number,
+    ),
+    (
+        "  highest round",
+        |it| it.cycles_per_second.map(|it| it.high),
+        number,
+    ),
+    (
+        "cycles, least of a task",
+        |it| Some(float(it.cycles_per_task.0)),
+        number,
+    ),
+    (
+        "cycles, most of a task",
+        |it| Some(float(it.cycles_per_task.1)),
+        number,
+    ),
+    ("p50", |it| it.p50_us.map(|it| it.median), time),
+    ("p90", |it| it.p90_us.map(|it| it.median), time),
+    ("p99", |it| it.p99_us.map(|it| it.median), time),
+    ("max", |it| it.max_us, time),
+    ("ops/cycle", |it| it.operations_per_cycle, number),
+    ("statements/cycle", |it| it.statements_per_cycle, number),
+    ("retries/cycle", |it| it.retries_per_cycle, number),
+    ("loads/s", |it| it.loads_per_second, number),
+    ("unfairness", |it| it.unfairness.map(|it| it.high), number),
+    ("errors", |it| Some(float(it.errors)), number),
 ];
-
-/// A rounded number with separators; a dash where there is none.
-fn format_whole(value: Option<f64>) -> String {
-    let rounded = value.and_then(|value| format!("{value:.0}").parse().ok());
-    rounded.map_or_else(|| "-".into(), with_separators)
-}
-
-/// A number with two decimals; a dash where there is none.
-fn format_decimals(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".into(), |value| format!("{value:.2}"))
-}
-
-/// A time in microseconds with its unit; a dash where there is none.
-fn format_time(value: Option<f64>) -> String {
-    value.map_or_else(|| "-".into(), time)
-}
 
 #[cfg(test)]
 mod tests {
@@ -226,9 +209,8 @@ p50                      1.50 ms  75.0 µs
 p90                      1.50 ms  75.0 µs
 p99                      1.50 ms  75.0 µs
 max                      1.50 ms  75.0 µs
-ops/cycle                   2.00     2.00
-statements/cycle               -        -
-unfairness                  1.00     1.50
+ops/cycle                      2        2
+unfairness                     1      1.5
 errors                         1        0
 
 ours over plain: cycles/s x 25.00 (25.00 to 25.00), p50 x 0.05 (0.05 to 0.05)

@@ -39,6 +39,37 @@ pub struct Sample {
 }
 
 impl Sample {
+    /// A sample of the first round, without a cycle.
+    #[must_use]
+    pub fn new(arm: impl Into<String>, workload: Workload, callers: usize) -> Self {
+        Self {
+            arm: arm.into(),
+            workload,
+            round: 0,
+            elapsed_ns: 0,
+            cycles_per_task: vec![0; callers],
+            errors: 0,
+            first_error: None,
+            operations: None,
+            statements: None,
+            retries: None,
+            loads: None,
+            latencies: Latencies::new(),
+        }
+    }
+
+    /// Adds a cycle of a task.
+    pub fn record(&mut self, task: usize, time: Duration) {
+        self.cycles_per_task[task] += 1;
+        self.latencies.record(time);
+    }
+
+    /// Counts a failure, and keeps the text of the first one.
+    pub fn record_failure(&mut self, error: &impl ToString) {
+        self.errors += 1;
+        self.first_error.get_or_insert_with(|| error.to_string());
+    }
+
     /// Finished cycles of all tasks.
     #[must_use]
     pub fn cycles(&self) -> u64 {
@@ -156,24 +187,14 @@ pub(crate) mod tests {
 
     /// A sample with one latency, repeated for each cycle.
     pub(crate) fn sample(arm: &str, round: u32, tasks: &[u64], latency: Duration) -> Sample {
-        let mut latencies = Latencies::new();
-        for _ in 0..tasks.iter().sum() {
-            latencies.record(latency);
+        let mut sample = Sample::new(arm, Workload::Independent, tasks.len());
+        for (task, cycles) in tasks.iter().enumerate() {
+            (0..*cycles).for_each(|_| sample.record(task, latency));
         }
-        Sample {
-            arm: arm.into(),
-            workload: Workload::Independent,
-            round,
-            elapsed_ns: 2_000_000_000,
-            cycles_per_task: tasks.to_vec(),
-            errors: 0,
-            first_error: None,
-            operations: Some(2 * tasks.iter().sum::<u64>()),
-            statements: None,
-            retries: None,
-            loads: None,
-            latencies,
-        }
+        sample.round = round;
+        sample.elapsed_ns = 2_000_000_000;
+        sample.operations = Some(2 * sample.cycles());
+        sample
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 use distlock_report::{
     Workload,
     compare::{
-        About, Comparison, Figure, Finding, Measure, PROPERTIES, PeerRun, Promises, PropertyResult,
+        About, Comparison, Figure, Finding, Measure, Missing, PROPERTIES, PeerRun, PropertyResult,
         Scenario, ScenarioKind, StoreFacts,
     },
     render,
@@ -48,19 +48,12 @@ fn store(key: &str, name: &str, reach: &str) -> StoreFacts {
         name: name.into(),
         server: format!("{name} 1.2"),
         setup: "one server for a test".into(),
-        promises: Some(Promises {
-            fencing: "per_name".into(),
-            fairness: "none".into(),
-            wakeup: "push".into(),
-            lease: "ttl".into(),
-            min_ttl_ms: 100,
-            max_lease_ms: None,
-            survives_restart: true,
-            expiry_clock: "server".into(),
-            reach: reach.into(),
-            tickets: true,
-            hand_over: true,
-        }),
+        promises: serde_json::from_value(serde_json::json!({
+            "fencing": "per_name", "fairness": "none", "wakeup": "push", "lease": "ttl",
+            "min_ttl_ms": 100, "max_lease_ms": null, "survives_restart": true,
+            "expiry_clock": "server", "reach": reach, "tickets": true, "hand_over": true,
+        }))
+        .unwrap(),
         findings: vec![Finding {
             check: "clock <steps>".into(),
             verdict: "warn".into(),
@@ -77,7 +70,6 @@ fn figure(store: &str, experiment: &str, measure: Measure, value: f64) -> Figure
         experiment: experiment.into(),
         measure,
         rounds: vec![value, value * 1.111_1, value * 0.888_8],
-        missing: None,
     }
 }
 
@@ -104,9 +96,13 @@ pub(crate) fn small() -> Comparison {
         store("postgres", "Postgres", "network"),
     ];
     // This store died during the run, so its row has a word instead of a number.
-    let died = Some("in round 2 of wakeup: connection refused".to_owned());
-    figures.last_mut().unwrap().missing.clone_from(&died);
-    stores[2].stopped = died;
+    let died = "in round 2 of wakeup: connection refused";
+    stores[2].stopped = Some(died.into());
+    let missing = Missing {
+        store: "postgres".into(),
+        experiment: "wakeup".into(),
+        why: died.into(),
+    };
     Comparison {
         about: About {
             version: "0.1.0".into(),
@@ -119,6 +115,7 @@ pub(crate) fn small() -> Comparison {
         },
         stores,
         figures,
+        missing: vec![missing],
         scenarios: vec![Scenario {
             store: "redis".into(),
             kind: ScenarioKind::HolderKilled,
@@ -126,8 +123,6 @@ pub(crate) fn small() -> Comparison {
             next_holder_ms: Some(3800.0),
             usable_ms: None,
             holder_kept: None,
-            fault: None,
-            lanes: Vec::new(),
             broken: None,
             failed: None,
         }],
@@ -143,46 +138,39 @@ pub(crate) fn small() -> Comparison {
     }
 }
 
-/// Twelve stores with the longest names, with a figure in every column.
+/// Twelve stores with the longest names and findings, and in each column the largest figure that is
+/// published.
 pub(crate) fn large() -> Comparison {
-    let mut all = small();
-    let names = (1..=12).map(|at| (format!("redis-{at}"), format!("Redis with Sentinel {at}")));
-    all.stores = names
-        .map(|(key, name)| store(&key, &name, "network"))
-        .collect();
-    all.figures.clear();
-    let experiments = "uncontended independent-1 independent-16 independent-64 independent-256 \
-                       contended-16 processes-4 handoff-2 wakeup idle-10 idle-1000 idle-100000 \
-                       kickout takeover-local takeover-local-gone takeover-cross \
-                       takeover-cross-gone takeovers \
-                       messages counters-lock counters-optimistic counters-watch \
-                       counters-script counters-transaction cache-guarded cache-naive traffic \
-                       waiting-64 process-64 sessions";
-    for experiment in experiments.split_whitespace() {
-        for (measure, value) in [
-            (Measure::Rate, 133_333.0),
-            (Measure::P50, 133_333.0),
-            (Measure::P99, 199_999.0),
-            (Measure::Statements, 123.456),
-            (Measure::Operations, 123.456),
-            (Measure::WaitingStatements, 12_345.6),
-            (Measure::WaitingBytes, 123_456.0),
-            (Measure::Bytes, 123_456.0),
-            (Measure::Unfairness, 123.456),
-            (Measure::Cpu, 123.456),
-            (Measure::Memory, 123_456.0),
-            (Measure::Retries, 123.456),
-            (Measure::Loads, 123.456),
-            (Measure::LeastShare, 12.345),
-            (Measure::MostShare, 45.678),
-            (Measure::LongestWait, 123_456.0),
-        ] {
-            let figures = all
-                .stores
-                .iter()
-                .map(|it| figure(&it.key, experiment, measure, value));
-            all.figures.extend(figures);
+    let mut all = published();
+    let mut stores = all.stores.iter();
+    let longest = stores
+        .find(|it| it.key == "redis-sentinel")
+        .unwrap()
+        .clone();
+    let mut figures = std::mem::take(&mut all.figures);
+    figures.retain(|it| !it.rounds.is_empty());
+    figures.sort_by(|a, b| b.rounds[0].total_cmp(&a.rounds[0]));
+    let mut columns: Vec<Figure> = Vec::new();
+    for it in figures {
+        let is_of =
+            |other: &Figure| (&other.experiment, other.measure) == (&it.experiment, it.measure);
+        if !columns.iter().any(is_of) {
+            columns.push(it);
         }
+    }
+    all.stores.clear();
+    all.missing.clear();
+    for at in 1..=12 {
+        let (key, name) = (format!("redis-{at}"), format!("Redis with Sentinel {at}"));
+        all.figures.extend(columns.iter().map(|it| Figure {
+            store: key.clone(),
+            ..it.clone()
+        }));
+        all.stores.push(StoreFacts {
+            key,
+            name,
+            ..longest.clone()
+        });
     }
     all
 }
