@@ -28,7 +28,8 @@ pub struct Target {
 /// The parts of a target, checked as far as possible without knowing the backend.
 ///
 /// A driver takes its options out of `options`, and parses the rest of the URL in `body`.
-#[derive(Clone, Debug)]
+/// `Debug` hides secrets.
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct TargetParts {
     /// The scheme in lower case, without its colon.
@@ -225,7 +226,8 @@ impl Target {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`] for a URL without a scheme, for an address that may hold a part
-    /// of a password, for an option that is given twice, and for a wrong `connect_timeout`.
+    /// of a password, and for a wrong `connect_timeout`. An option that is given twice is refused
+    /// when the driver has taken its options ([`Options::finish`]).
     pub fn parts(&self) -> Result<TargetParts> {
         let Some(scheme) = self.scheme() else {
             return Err(self.wrong(if self.url.is_empty() {
@@ -248,10 +250,10 @@ impl Target {
             written => written.clone(),
         };
         for (key, value) in form_urlencoded::parse(query.as_bytes()) {
-            options.add(key.into_owned(), value.into_owned(), in_url.clone())?;
+            options.add(key.into_owned(), value.into_owned(), in_url.clone());
         }
         for (key, value, origin) in &self.options {
-            options.add(key.clone(), value.clone(), origin.clone())?;
+            options.add(key.clone(), value.clone(), origin.clone());
         }
         let named = options.take_duration("connect_timeout", Self::CONNECT_TIMEOUTS)?;
         if let Some(timeout) = self
@@ -303,7 +305,7 @@ impl Target {
         let user = Some(decoded(user)?).filter(|user| !user.is_empty());
         let password = password.map(decoded).transpose()?;
         let mut take = |key| options.take(key).map(|given| given.value);
-        Ok(WrittenCredentials {
+        let written = WrittenCredentials {
             address: format!("{scheme}://{address}"),
             store: Credentials::written(
                 take("user").or(user),
@@ -313,7 +315,9 @@ impl Target {
                 take("sentinel_user"),
                 take("sentinel_password").map(Secret::new),
             ),
-        })
+        };
+        options.check_single_values()?;
+        Ok(written)
     }
 
     /// Refuses a URL with a password that is not escaped, or without the `@` after the password.
@@ -346,6 +350,17 @@ impl Target {
 
     fn wrong(&self, problem: String) -> Error {
         Error::new(ErrorKind::InvalidConfig, self.origin.locate(problem))
+    }
+}
+
+impl fmt::Debug for TargetParts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // `body` may hold a password.
+        f.debug_struct("TargetParts")
+            .field("url", &self.masked_url)
+            .field("options", &self.options)
+            .field("connect_timeout", &self.connect_timeout)
+            .finish_non_exhaustive()
     }
 }
 
@@ -431,6 +446,8 @@ mod tests {
         let written = sentinels.written_credentials().unwrap();
         assert_eq!(written.sentinels, Credentials::new("hunter2"));
         assert!(Target::new("redis://%ff@h").written_credentials().is_err());
+        let twice = Target::new("redis://h?password=a").option("password", "b");
+        assert!(twice.written_credentials().is_err());
     }
 
     #[test]
@@ -441,7 +458,9 @@ mod tests {
             "sqlite:x.db?reap_after=1h&migrate=false"
         );
         let twice = Target::new("sqlite:x.db?migrate=true").option("migrate", "false");
-        let error = twice.parts().unwrap_err();
+        let mut options = twice.parts().unwrap().options;
+        assert_eq!(options.take("migrate").unwrap().value, "true");
+        let error = options.finish("sqlite").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
         assert!(
             error.to_string().contains("`migrate` is given twice"),

@@ -41,6 +41,10 @@ pub fn urls(data: &[u8]) {
         Target::new(format!("{scheme}:{text}{sign}password={SECRET}")),
         Target::new(format!("{scheme}:{text}{sign}password={SECRET}@h")),
         Target::new(format!("{scheme}:{text}")).option("password", SECRET),
+        Target::new(format!(
+            "quorum:?member=a={scheme}%3A%2F%2Fuser:{SECRET}%40{text}"
+        )),
+        Target::new(format!("quorum:?member=a={scheme}://user:{SECRET}@{text}")),
     ] {
         let said = check(&target, text.len());
         keeps_secret(&said);
