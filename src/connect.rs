@@ -63,7 +63,9 @@ mod tests {
     use std::{sync::Arc, time::Duration};
 
     use distlock_backend_kit::{Drivers, not_compiled_in};
-    use distlock_core::{Attempt, ErrorKind, Expect, ManualClock, RecordKey, Remedy, Written};
+    use distlock_core::{
+        Attempt, ErrorKind, Expect, LockName, ManualClock, RecordKey, Remedy, Written,
+    };
 
     use super::*;
 
@@ -90,6 +92,62 @@ mod tests {
             }
             assert!(guard.release().await.is_clean());
         }
+    }
+
+    #[tokio::test]
+    async fn records_can_be_in_another_store_than_the_locks() {
+        let (locks, records) = ("memory:locks-apart", "memory:records-apart");
+        let target = Target::new(locks).records_in(records);
+        let (one, two) = (open(&target).await.unwrap(), open(&target).await.unwrap());
+        let (locks, records) = (open(locks).await.unwrap(), open(records).await.unwrap());
+        let name = LockName::new("a").unwrap();
+        let _guard = one.locker().lock_named(&name).acquire().await.unwrap();
+        let key = RecordKey::new("a").unwrap();
+        one.records().put(&key, b"1", Expect::Absent).await.unwrap();
+        for (store, has_lock, has_record) in [
+            (&two, true, true),
+            (&locks, true, false),
+            (&records, false, true),
+            (&locks.clone().with_records_of(&records), true, true),
+            (&two.records_store().unwrap(), false, true),
+        ] {
+            let lock = store.backend().inspect(&name).await.unwrap();
+            assert_eq!(lock.held.is_some(), has_lock, "{store:?}");
+            let entry = store.records().get(&key).await.unwrap();
+            assert_eq!(entry.is_some(), has_record, "{store:?}");
+        }
+        assert!(locks.records_store().is_none() && records.records_store().is_none());
+        let of_records = one.records_store().unwrap();
+        one.close().await;
+        for closed in [&one, &of_records] {
+            let error = closed.records().get(&key).await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Closed);
+            let error = closed.backend().health().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Closed);
+        }
+        assert!(two.records().get(&key).await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn a_store_whose_records_cannot_be_opened_is_not_opened() {
+        for (records, kind) in [
+            ("memory:?pivate=true", ErrorKind::InvalidConfig),
+            ("", ErrorKind::InvalidConfig),
+            ("nowhere:", ErrorKind::InvalidConfig),
+        ] {
+            let target = || Target::new("memory:").records_in(records);
+            let error = open(target()).await.unwrap_err();
+            assert_eq!(error.kind(), kind, "{error}");
+            let error = migrate(target()).await.unwrap_err();
+            assert_eq!(error.kind(), kind, "{error}");
+            let drivers = Registry::builtin();
+            let error = drivers.drivers().check(target()).unwrap_err();
+            assert_eq!(error.kind(), kind, "{error}");
+        }
+        let both = Target::new("memory:").records_in("memory:records");
+        let migrated = migrate(both).await.unwrap();
+        assert_eq!(migrated.records, Some(Box::default()));
+        assert_eq!(migrate("memory:").await.unwrap().records, None);
     }
 
     #[tokio::test]

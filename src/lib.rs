@@ -44,6 +44,7 @@
 //! | task | use |
 //! |---|---|
 //! | open a store | [`open`] (a [`Store`]: locks and records) or [`connect`] (its [`Locker`]); both take a URL, a [`Target`] with options, or a [`config::Config`] |
+//! | keep the records in another store than the locks | [`Target::records_in`], [`Store::with_records_of`] |
 //! | take a lock | [`Locker::lock`], then [`acquire`](LockBuilder::acquire), [`try_acquire`](LockBuilder::try_acquire) or [`run`](LockBuilder::run) |
 //! | take several together | [`Locker::lock_all`] |
 //! | hold it | [`Guard`]: [`token`](Guard::token), [`is_valid`](Guard::is_valid), [`lost`](Guard::lost), [`extend`](Guard::extend), [`release`](Guard::release) |

@@ -22,6 +22,9 @@ use super::file_credentials::FileCredentials;
 /// url = "sqlite:/var/lib/distlock/distlock.db"
 /// connect_timeout = "3s"          # every option of the URL can be a key here
 ///
+/// [records]                       # only if the records are in another store than the locks
+/// url = "postgres://app@db/locks"
+///
 /// [gateway]                       # read by `distlock gateway run`
 /// node = "n1"
 /// ```
@@ -47,6 +50,7 @@ use super::file_credentials::FileCredentials;
 pub struct Config {
     source: Option<Source>,
     backend: Option<Target>,
+    records: Option<Target>,
 }
 
 #[derive(Clone)]
@@ -57,13 +61,32 @@ struct Source {
     has_secret: bool,
 }
 
-const TABLES: [&str; 2] = ["backend", "gateway"];
+const TABLES: [&str; 3] = ["backend", "records", "gateway"];
+
+/// A table that names a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StoreTable {
+    Backend,
+    Records,
+}
+
+impl StoreTable {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Backend => "backend",
+            Self::Records => "records",
+        }
+    }
+}
 
 impl Config {
     /// The variable that names the configuration file.
     pub const FILE_VARIABLE: &'static str = "DISTLOCK_CONFIG";
     /// The variable with the URL of the backend. It overrides the `[backend]` table of the file.
     pub const BACKEND_VARIABLE: &'static str = "DISTLOCK_BACKEND";
+    /// The variable with the URL of the store that keeps the records, if that is not the backend.
+    /// It overrides the `[records]` table of the file.
+    pub const RECORDS_VARIABLE: &'static str = "DISTLOCK_RECORDS";
 
     /// A configuration without a file.
     #[must_use]
@@ -71,6 +94,7 @@ impl Config {
         Self {
             source: None,
             backend: None,
+            records: None,
         }
     }
 
@@ -92,20 +116,23 @@ impl Config {
             Error::new(ErrorKind::InvalidConfig, problem)
         })?;
         let mut config = Self::parse(&text, path)?;
-        if let Some(target) = config.backend.take() {
-            // The working folder may change before the file is read again.
-            let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-            // A URL with a mistake is reported, with its place, when the store is opened.
-            config.backend = Some(match FileCredentials::new(path, &target) {
-                Ok(provider) => target.credentials(provider),
-                Err(_) => target,
-            });
+        // The working folder may change before the file is read again.
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        for table in [StoreTable::Backend, StoreTable::Records] {
+            let named = config.store_mut(table);
+            if let Some(target) = named.take() {
+                // A URL with a mistake is reported, with its place, when the store is opened.
+                *named = Some(match FileCredentials::new(path.clone(), table, &target) {
+                    Ok(provider) => target.credentials(provider),
+                    Err(_) => target,
+                });
+            }
         }
         Ok(config)
     }
 
-    /// Reads the file that `DISTLOCK_CONFIG` names, and the backend URL in `DISTLOCK_BACKEND`. An
-    /// empty variable counts as unset.
+    /// Reads the file that `DISTLOCK_CONFIG` names, and the URLs in `DISTLOCK_BACKEND` and
+    /// `DISTLOCK_RECORDS`. An empty variable counts as unset.
     ///
     /// # Errors
     /// As [`Config::load`].
@@ -125,15 +152,19 @@ impl Config {
             Some(path) => Self::load(path)?,
             None => Self::empty(),
         };
-        if let Some(url) = set(Self::BACKEND_VARIABLE) {
-            let origin = Origin::Setting(Self::BACKEND_VARIABLE);
+        for (variable, table) in [
+            (Self::BACKEND_VARIABLE, StoreTable::Backend),
+            (Self::RECORDS_VARIABLE, StoreTable::Records),
+        ] {
+            let Some(url) = set(variable) else { continue };
+            let origin = Origin::Setting(variable);
             let url = url.into_string().map_err(|_| {
                 Error::new(
                     ErrorKind::InvalidConfig,
-                    format!("{origin}: the backend URL is not UTF-8"),
+                    format!("{origin}: the URL is not UTF-8"),
                 )
             })?;
-            config.set_backend(Target::new(url).from_origin(origin));
+            *config.store_mut(table) = Some(Target::new(url).from_origin(origin));
         }
         Ok(config)
     }
@@ -150,15 +181,22 @@ impl Config {
             has_secret: false,
         };
         let document = DeTable::parse(text).map_err(|error| source.syntax_error(&error))?;
-        let mut backend = None;
+        let (mut backend, mut records) = (None, None);
         for (key, value) in document.get_ref() {
             let table = value.get_ref().as_table();
             match (key.get_ref().as_ref(), table) {
-                ("backend", Some(table)) => {
-                    let target = source.backend(table, key.span())?;
+                (name @ ("backend" | "records"), Some(table)) => {
+                    let named = match name {
+                        "backend" => StoreTable::Backend,
+                        _ => StoreTable::Records,
+                    };
+                    let target = source.store(named, table, key.span())?;
                     let url = target.reveal_url();
                     source.has_secret |= mask(&url) != url;
-                    backend = Some(target);
+                    match named {
+                        StoreTable::Backend => backend = Some(target),
+                        StoreTable::Records => records = Some(target),
+                    }
                 }
                 ("gateway", Some(table)) => {
                     source.has_gateway = true;
@@ -167,7 +205,7 @@ impl Config {
                         is_gateway_secret(key.get_ref(), value)
                     });
                 }
-                (name @ ("backend" | "gateway"), None) => {
+                (name @ ("backend" | "records" | "gateway"), None) => {
                     return Err(
                         source.wrong(key.span(), format!("`{name}` must be a table: [{name}]"))
                     );
@@ -187,6 +225,7 @@ impl Config {
         Ok(Self {
             source: Some(source),
             backend,
+            records,
         })
     }
 
@@ -199,6 +238,31 @@ impl Config {
     /// Replaces the backend and its options.
     pub fn set_backend(&mut self, target: Target) {
         self.backend = Some(target);
+    }
+
+    /// The store that keeps the records; `None` if that is the backend.
+    #[must_use]
+    pub fn records(&self) -> Option<&Target> {
+        self.records.as_ref()
+    }
+
+    /// Replaces the store that keeps the records, and its options.
+    pub fn set_records(&mut self, target: Target) {
+        self.records = Some(target);
+    }
+
+    pub(super) fn store(&self, table: StoreTable) -> Option<&Target> {
+        match table {
+            StoreTable::Backend => self.backend.as_ref(),
+            StoreTable::Records => self.records.as_ref(),
+        }
+    }
+
+    fn store_mut(&mut self, table: StoreTable) -> &mut Option<Target> {
+        match table {
+            StoreTable::Backend => &mut self.backend,
+            StoreTable::Records => &mut self.records,
+        }
     }
 
     /// The path of the file that was read; `None` without a file.
@@ -247,7 +311,8 @@ impl Config {
 }
 
 impl Source {
-    fn backend(&self, table: &DeTable<'_>, at: Range<usize>) -> Result<Target> {
+    fn store(&self, named: StoreTable, table: &DeTable<'_>, at: Range<usize>) -> Result<Target> {
+        let name = named.name();
         let Some((_, url)) = table.iter().find(|(key, _)| key.get_ref() == "url") else {
             let near = table
                 .keys()
@@ -256,19 +321,31 @@ impl Source {
                 Some(key) => self.wrong(
                     key.span(),
                     format!(
-                        "unknown key `{}` in [backend]: did you mean `url`?",
+                        "unknown key `{}` in [{name}]: did you mean `url`?",
                         key.get_ref()
                     ),
                 ),
-                None => self.wrong(at, "[backend] has no `url`"),
+                None => self.wrong(at, format!("[{name}] has no `url`")),
             });
         };
         let Some(text) = url.get_ref().as_str() else {
-            return Err(self.wrong(url.span(), "`url` in [backend] must be a string"));
+            return Err(self.wrong(url.span(), format!("`url` in [{name}] must be a string")));
         };
         let mut target = Target::new(text).from_origin(self.origin(url.span().start));
         for (key, value) in table {
             if key.get_ref() == "url" {
+                continue;
+            }
+            let key_origin = self.origin(key.span().start);
+            let key = key.get_ref().as_ref();
+            if let DeValue::Array(list) = value.get_ref() {
+                for one in list {
+                    let Some(text) = one.get_ref().as_str() else {
+                        let problem = format!("`{key}` in [{name}] must be a list of strings");
+                        return Err(self.wrong(one.span(), problem));
+                    };
+                    target = target.option_from(key, text, self.origin(one.span().start));
+                }
                 continue;
             }
             let text = match value.get_ref() {
@@ -281,14 +358,13 @@ impl Source {
                     return Err(self.wrong(
                         value.span(),
                         format!(
-                            "`{}` in [backend] must be a string, a number or true or false",
-                            key.get_ref()
+                            "`{key}` in [{name}] must be a string, a number, true or false, or a \
+                             list of strings"
                         ),
                     ));
                 }
             };
-            target =
-                target.option_from(key.get_ref().as_ref(), text, self.origin(key.span().start));
+            target = target.option_from(key, text, key_origin);
         }
         Ok(target)
     }
@@ -356,8 +432,13 @@ impl Source {
 }
 
 impl From<&Config> for Target {
+    /// The configured backend, with the records in the configured store.
     fn from(config: &Config) -> Self {
-        config.backend().cloned().unwrap_or_else(|| Self::new(""))
+        let backend = config.backend().cloned().unwrap_or_else(|| Self::new(""));
+        match config.records() {
+            Some(records) => backend.records_in(records),
+            None => backend,
+        }
     }
 }
 
@@ -372,6 +453,7 @@ impl fmt::Debug for Config {
         f.debug_struct("Config")
             .field("path", &self.path())
             .field("backend", &self.backend)
+            .field("records", &self.records)
             .finish_non_exhaustive()
     }
 }
@@ -414,8 +496,33 @@ mod tests {
                 "distlock.toml:1:1: `backend` must be a table",
             ),
             (
-                "[backend]\nurl = \"memory:\"\nx = [1]",
-                "distlock.toml:3:5: `x` in [backend] must be",
+                "[backend]\nurl = \"memory:\"\nx = {}",
+                "distlock.toml:3:5: `x` in [backend] must be a string, a number, true or false",
+            ),
+            (
+                "[backend]\nurl = \"memory:\"\nx = [\"a\", 1]",
+                "distlock.toml:3:11: `x` in [backend] must be a list of strings",
+            ),
+            (
+                "[record]\nurl = \"memory:\"",
+                "distlock.toml:1:2: unknown key `record`: did you mean `records`?",
+            ),
+            (
+                "[records]\nulr = \"memory:\"",
+                "distlock.toml:2:1: unknown key `ulr` in [records]: did you mean `url`?",
+            ),
+            (
+                "records = \"memory:\"",
+                "distlock.toml:1:1: `records` must be a table: [records]",
+            ),
+            ("[records]\n", "distlock.toml:1:2: [records] has no `url`"),
+            (
+                "[records]\nurl = 5",
+                "distlock.toml:2:7: `url` in [records] must be a string",
+            ),
+            (
+                "[records]\nurl = \"memory:\"\nx = 1.5",
+                "distlock.toml:3:5: `x` in [records] must be",
             ),
         ] {
             assert!(problem(text).contains(says), "{text:?}: {}", problem(text));
@@ -488,6 +595,16 @@ mod tests {
                 "[backend]\nurl = \"redis://h\"\npassword = \"hunter2\"",
                 true,
             ),
+            ("[records]\nurl = \"redis://bob:hunter2@h\"", true),
+            ("[records]\nurl = \"redis://bob@h\"", false),
+            (
+                "[backend]\nurl = \"q:\"\nmembers = [\"a=redis://:hunter2@h\", \"b=c:\"]",
+                true,
+            ),
+            (
+                "[backend]\nurl = \"q:\"\nmembers = [\"a=redis://h\", \"b=c:\"]",
+                false,
+            ),
             ("[gateway]\ntoken_key = \"hunter2\"", true),
             (
                 "[gateway]\nprofile_url = \"http://h/check?key=hunter2\"",
@@ -510,9 +627,58 @@ mod tests {
     }
 
     #[test]
+    fn the_elements_of_a_list_are_one_option_in_their_order() {
+        let text = "[backend]\nmembers = [\"a=redis://:hunter2@h\",\n  \"b=c:\"]\n\
+                    url = \"q:?member=z=y:\"\nmax_lease = \"1m\"";
+        let config = Config::parse(text, "d.toml").unwrap();
+        let mut options = Target::from(&config).parts().unwrap().options;
+        let members = options.take_list("member");
+        let given: Vec<_> = members
+            .iter()
+            .map(|member| (member.value.as_str(), member.origin.to_string()))
+            .collect();
+        assert_eq!(
+            given,
+            [
+                ("z=y:", "d.toml:4:7".to_owned()),
+                ("a=redis://:hunter2@h", "d.toml:2:12".to_owned()),
+                ("b=c:", "d.toml:3:3".to_owned()),
+            ]
+        );
+        let error = members[1].wrong("it is refused").to_string();
+        assert!(
+            error.contains("d.toml:2:12") && !error.contains("hunter2"),
+            "{error}"
+        );
+        assert_eq!(options.take("max_lease").unwrap().value, "1m");
+        options.finish("q").unwrap();
+        let single = "[backend]\nurl = \"q:\"\nmax_lease = [\"1m\", \"2m\"]";
+        let config = Config::parse(single, "d.toml").unwrap();
+        let mut options = Target::from(&config).parts().unwrap().options;
+        options.take("max_lease");
+        let error = options.finish("q").unwrap_err().to_string();
+        let says = "option `max_lease` is given twice: in d.toml:3:14 and in d.toml:3:20";
+        assert!(error.contains(says), "{error}");
+    }
+
+    #[test]
+    fn the_records_are_in_the_backend_unless_their_table_names_another_store() {
+        let config = |text: &str| Config::parse(text, "d.toml").unwrap();
+        let one = config("[backend]\nurl = \"memory:\"");
+        assert!(one.records().is_none() && Target::from(&one).records().is_none());
+        let two = "[backend]\nurl = \"memory:\"\n[records]\nurl = \"redis://h\"\npool = 5";
+        let two = Target::from(&config(two));
+        assert_eq!(two.masked_url(), "memory:");
+        let records = two.records().unwrap();
+        assert_eq!(records.reveal_url(), "redis://h?pool=5");
+        assert_eq!(records.origin().to_string(), "d.toml:4:7");
+    }
+
+    #[test]
     fn debug_hides_secrets() {
         let config = Config::parse(
-            "[backend]\nurl = \"redis://bob:hunter2@h\"\npassword = \"hunter3\"",
+            "[backend]\nurl = \"redis://bob:hunter2@h\"\npassword = \"hunter3\"\n\
+             [records]\nurl = \"redis://bob:hunter2@i\"\npassword = \"hunter3\"",
             "d.toml",
         )
         .unwrap();

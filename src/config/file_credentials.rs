@@ -11,11 +11,12 @@ use distlock_backend_kit::{
 };
 use distlock_core::{Error, ErrorKind, Result, path_excerpt, sync::Mutex};
 
-use super::Config;
+use super::{Config, file::StoreTable};
 
-/// The credentials in the `[backend]` table of a configuration file.
+/// The credentials in the `[backend]` or `[records]` table of a configuration file.
 pub(super) struct FileCredentials {
     path: PathBuf,
+    table: StoreTable,
     reads: FileReads,
     // A blocking mutex: it is held to copy and to replace the values only.
     last: Mutex<Last>,
@@ -28,17 +29,19 @@ struct Last {
 }
 
 impl FileCredentials {
-    /// The credentials of the file at `path`, which had this `target` when it was read.
+    /// The credentials in this table of the file at `path`, which named this `target` when it was
+    /// read.
     ///
     /// # Errors
     /// As [`Target::written_credentials`].
-    pub(super) fn new(path: PathBuf, target: &Target) -> Result<Self> {
+    pub(super) fn new(path: PathBuf, table: StoreTable, target: &Target) -> Result<Self> {
         let last = Last {
             good: target.written_credentials()?,
             said: None,
         };
         Ok(Self {
             path,
+            table,
             reads: FileReads::default(),
             last: Mutex::new(last),
         })
@@ -48,7 +51,10 @@ impl FileCredentials {
         let path = self.path.clone();
         // A thread of its own: the file system may hang, and the caller's thread renews leases.
         let config = self.reads.read(move || Config::load(path)).await?;
-        let written = Target::from(config).written_credentials()?;
+        let target = config.store(self.table).cloned();
+        let written = target
+            .unwrap_or_else(|| Target::new(""))
+            .written_credentials()?;
         if written.address != self.last.lock().good.address {
             // The new password belongs to another store, which may be another owner's.
             let shown = path_excerpt(&self.path);
@@ -106,31 +112,66 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("distlock.toml");
         let write = |text: &str| fs::write(&path, text).unwrap();
-        let table = |url: &str, more: &str| format!("[backend]\nurl = \"{url}\"\n{more}\n");
-        write(&table("redis://h", "password = \"one\""));
+        let text = |url: &str, more: &str| format!("[backend]\nurl = \"{url}\"\n{more}\n");
+        write(&text("redis://h", "password = \"one\""));
         let target = Target::from(Config::load(&path).unwrap());
-        let provider = FileCredentials::new(path.clone(), &target).unwrap();
+        let table = StoreTable::Backend;
+        let provider = FileCredentials::new(path.clone(), table, &target).unwrap();
         let password = async || {
             let credentials = provider.credentials().await.unwrap();
             let password = credentials.password.unwrap();
             password.reveal().to_owned()
         };
         assert_eq!(password().await, "one");
-        write(&table("redis://bob:two@h", ""));
+        write(&text("redis://bob:two@h", ""));
         assert_eq!(password().await, "two");
         for unusable in [
             "",
             "[backend]\nurl = \"redis://bob:thr",
             "[backend]\nulr = \"redis://bob:three@h\"",
-            &table("redis://bob:three@other", ""),
-            &table("rediss://bob:three@h", ""),
+            &text("redis://bob:three@other", ""),
+            &text("rediss://bob:three@h", ""),
         ] {
             write(unusable);
             assert_eq!(password().await, "two", "{unusable}");
         }
         fs::remove_file(&path).unwrap();
         assert_eq!(password().await, "two");
-        write(&table("redis://bob:four@h?password=five", ""));
+        write(&text("redis://bob:four@h?password=five", ""));
         assert_eq!(password().await, "five");
+    }
+
+    #[tokio::test]
+    async fn each_store_uses_the_password_of_its_own_table() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("distlock.toml");
+        let write = |locks: &str, records: &str| {
+            let text = format!(
+                "[backend]\nurl = \"redis://:{locks}@h\"\n\
+                 [records]\nurl = \"redis://:{records}@i\"\n"
+            );
+            fs::write(&path, text).unwrap();
+        };
+        write("one", "two");
+        let config = Config::load(&path).unwrap();
+        let provider = |table| {
+            let target = config.store(table).unwrap();
+            FileCredentials::new(path.clone(), table, target).unwrap()
+        };
+        let both = [StoreTable::Backend, StoreTable::Records].map(provider);
+        let passwords = async || {
+            let mut passwords = Vec::new();
+            for provider in &both {
+                let password = provider.credentials().await.unwrap().password.unwrap();
+                passwords.push(password.reveal().to_owned());
+            }
+            passwords
+        };
+        assert_eq!(passwords().await, ["one", "two"]);
+        write("three", "four");
+        assert_eq!(passwords().await, ["three", "four"]);
+        // The file names no other store for the records any more.
+        fs::write(&path, "[backend]\nurl = \"redis://:five@h\"\n").unwrap();
+        assert_eq!(passwords().await, ["five", "four"]);
     }
 }

@@ -70,6 +70,8 @@ pub struct Migrated {
     pub version: Option<i64>,
     /// The names of the steps that this call applied.
     pub applied: Vec<&'static str>,
+    /// The result for the store of the records; `None` if the records are in the same store.
+    pub records: Option<Box<Self>>,
 }
 
 impl Migrated {
@@ -79,6 +81,7 @@ impl Migrated {
         Self {
             version: Some(version),
             applied,
+            records: None,
         }
     }
 }

@@ -60,7 +60,7 @@ impl Drivers {
         find(&|known| known == scheme).or_else(|| find(&|known| is_prefix(known, scheme)))
     }
 
-    /// Opens a store.
+    /// Opens a store, and the store of the [records](Target::records) if the target names one.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`] with the wrong URL or option; [`ErrorKind::Unsupported`] for a
@@ -71,14 +71,36 @@ impl Drivers {
     /// # Cancel safety
     /// Safe.
     pub async fn open(&self, target: impl Into<Target>) -> Result<Store> {
-        let parts = target.into().parts()?;
-        let limit = limit_of(&parts);
+        let mut target = target.into();
+        let records = target.take_records();
+        let parts = target.parts()?;
+        // A wrong URL of the records is found before a server is asked.
+        let records = records.map(|records| self.checked(&records)).transpose()?;
         let opening = async {
-            let store = self.open_parts(parts).await?;
+            let store = self.open_parts(parts.clone()).await?;
             store.ready().await?;
             Ok(store)
         };
-        in_time(limit, opening).await
+        let store = in_time(limit_of(&parts), opening).await?;
+        let Some(records) = records else {
+            return Ok(store);
+        };
+        // Only the records of this store are used, so its locker, with the keeper thread, is not
+        // started.
+        match in_time(limit_of(&records), self.open_parts(records.clone())).await {
+            Ok(records) => Ok(store.with_records_of(&records)),
+            Err(error) => {
+                store.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// The parts of a target whose URL and options are good.
+    fn checked(&self, target: &Target) -> Result<TargetParts> {
+        let parts = target.parts()?;
+        self.check_parts(parts.clone())?;
+        Ok(parts)
     }
 
     /// Opens the store with these parts of a target. A driver that wraps another store calls this
@@ -94,16 +116,27 @@ impl Drivers {
         self.driver_of(&parts)?.open(parts, self).await
     }
 
-    /// Creates a store's missing tables.
+    /// Creates a store's missing tables, and those of the store of the [records](Target::records)
+    /// if the target names one.
     ///
     /// # Errors
-    /// As [`Drivers::open`], and the errors of the store about its tables.
+    /// As [`Drivers::open`], and the errors of the store about its tables. The first store may be
+    /// migrated then.
     ///
     /// # Cancel safety
     /// Each step is atomic. After a drop of the future, the next call does the remaining steps.
     pub async fn migrate(&self, target: impl Into<Target>) -> Result<Migrated> {
-        let parts = target.into().parts()?;
-        in_time(limit_of(&parts), self.migrate_parts(parts)).await
+        let mut target = target.into();
+        let records = target.take_records();
+        let parts = target.parts()?;
+        let records = records.map(|records| self.checked(&records)).transpose()?;
+        let mut migrated = in_time(limit_of(&parts), self.migrate_parts(parts.clone())).await?;
+        if let Some(records) = records {
+            let limit = limit_of(&records);
+            let other = in_time(limit, self.migrate_parts(records)).await?;
+            migrated.records = Some(Box::new(other));
+        }
+        Ok(migrated)
     }
 
     /// Creates the missing tables of the store with these parts of a target, without a limit of
@@ -118,12 +151,18 @@ impl Drivers {
         self.driver_of(&parts)?.migrate(parts, self).await
     }
 
-    /// Checks a URL and its options without opening the store.
+    /// Checks a URL and its options without opening the store, and those of the store of the
+    /// [records](Target::records).
     ///
     /// # Errors
     /// As [`Drivers::open`], for everything that can be checked without the store.
     pub fn check(&self, target: impl Into<Target>) -> Result<()> {
-        self.check_parts(target.into().parts()?)
+        let target = target.into();
+        self.checked(&target)?;
+        match target.records() {
+            Some(records) => self.checked(records).map(drop),
+            None => Ok(()),
+        }
     }
 
     /// Checks the parts of a target, as [`Drivers::check`] does. A driver that wraps another store

@@ -23,6 +23,7 @@ pub struct Target {
     connect_timeout: Option<Duration>,
     credentials: Option<SharedProvider>,
     clock: Arc<dyn Clock>,
+    records: Option<Box<Self>>,
 }
 
 /// The parts of a target, checked as far as possible without knowing the backend.
@@ -109,6 +110,7 @@ impl Target {
             connect_timeout: None,
             credentials: None,
             clock: Arc::new(SystemClock),
+            records: None,
         }
     }
 
@@ -120,7 +122,7 @@ impl Target {
     }
 
     /// The target of a store that wraps this store: the same URL with `prefix` before it, for
-    /// example `kv+`.
+    /// example `kv+`. The store of the records stays the same.
     #[must_use]
     pub fn wrapped_by(mut self, prefix: &str) -> Self {
         self.url.insert_str(0, prefix);
@@ -180,6 +182,31 @@ impl Target {
         self
     }
 
+    /// Keeps the records in another store than the locks: the opened store has the locks of this
+    /// target and the records of `target`, as with `Store::with_records_of`. All programs that
+    /// share the records must share the locks as well.
+    #[must_use]
+    pub fn records_in(mut self, target: impl Into<Self>) -> Self {
+        let mut target = target.into();
+        // The records of a store are in one place.
+        if let Some(further) = target.records.take() {
+            target = *further;
+        }
+        self.records = Some(Box::new(target));
+        self
+    }
+
+    /// The store of the records, if [`records_in`](Self::records_in) named one.
+    #[must_use]
+    pub fn records(&self) -> Option<&Self> {
+        self.records.as_deref()
+    }
+
+    /// Takes the store of the records off, so that this target is that of the locks alone.
+    pub(crate) fn take_records(&mut self) -> Option<Self> {
+        self.records.take().map(|target| *target)
+    }
+
     /// The URL without secrets, for messages.
     #[must_use]
     pub fn masked_url(&self) -> String {
@@ -190,7 +217,8 @@ impl Target {
         mask(&self.url)
     }
 
-    /// The URL with all options and secrets, to pass to another process. Never print it.
+    /// The URL with all options and secrets, to pass to another process. Never print it. The store
+    /// of the [records](Self::records) has a URL of its own.
     #[must_use]
     pub fn reveal_url(&self) -> String {
         let mut url = self.url.clone();
@@ -370,6 +398,7 @@ impl fmt::Debug for Target {
         f.debug_struct("Target")
             .field("url", &self.masked_url())
             .field("options", &keys)
+            .field("records", &self.records)
             .finish_non_exhaustive()
     }
 }
@@ -466,6 +495,28 @@ mod tests {
             error.to_string().contains("`migrate` is given twice"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn the_parts_show_no_secret() {
+        let target = Target::new("redis://u:hunter2@h?a=1").option("password", "hunter2");
+        let parts = target.parts().unwrap();
+        assert!(parts.body.contains("hunter2"));
+        let shown = format!("{parts:?}");
+        assert!(shown.contains("redis://u:***@h?a=1"), "{shown}");
+        assert!(!shown.contains("hunter2"), "{shown}");
+    }
+
+    #[test]
+    fn the_records_of_a_target_are_in_one_other_store() {
+        let records = Target::new("sqlite:x.db").records_in("memory:b");
+        let target = Target::new("memory:a").records_in(records);
+        let named = target.records().unwrap();
+        assert_eq!(named.masked_url(), "memory:b");
+        assert!(named.records().is_none());
+        let shown = Target::new("memory:").records_in("redis://u:hunter2@h");
+        let shown = format!("{shown:?}");
+        assert!(shown.contains("redis://u:***@h"), "{shown}");
     }
 
     #[test]

@@ -19,6 +19,14 @@ pub fn config(data: &[u8]) {
     if let Some(config) = read(&with_password) {
         assert!(config.has_secret());
     }
+    for table in [
+        format!("[records]\nurl = \"redis://u:{SECRET}@h\"\n{text}"),
+        format!("[backend]\nurl = \"q:\"\nmembers = [\"a=redis://u:{SECRET}@h\"]\n{text}"),
+    ] {
+        if let Some(config) = read(&table) {
+            assert!(config.has_secret());
+        }
+    }
     let with_key = format!("[gateway]\nnode = \"n\"\ntoken_key = \"{SECRET}{SECRET}\"\n{text}");
     if let Some(config) = read(&with_key) {
         assert!(config.has_secret());
@@ -33,7 +41,7 @@ fn read(text: &str) -> Option<Config> {
     };
     let config = Config::parse(text, "distlock.toml").map_err(failed).ok()?;
     keeps_secret(format_args!("{config:?}"));
-    if let Some(target) = config.backend() {
+    for target in [config.backend(), config.records()].into_iter().flatten() {
         keeps_secret(target.masked_url());
         if let Err(error) = Registry::builtin().drivers().check(target) {
             keeps_secret(&error);

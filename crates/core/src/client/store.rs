@@ -1,7 +1,8 @@
 //! An open store, with its locks and its records.
 //!
 //! This module owns the one locker that all clones of a store share. Invariant: the locker is
-//! created at its first use, so a program that uses only records starts no keeper thread.
+//! created at its first use, so a program that uses only records starts no keeper thread. The locks
+//! and the records can be those of two stores.
 
 use std::{
     fmt,
@@ -16,10 +17,13 @@ use crate::{
     types::error::Result,
 };
 
-/// The locks and the records of one store. A clone is cheap, and all clones share one [`Locker`].
+/// The locks and the records of one store, or the locks of one and the records of another (see
+/// [`Store::with_records_of`]). A clone is cheap, and all clones share one [`Locker`].
 #[derive(Clone)]
 pub struct Store {
     parts: Arc<StoreParts>,
+    /// The parts of the store that keeps the records: the same `Arc` unless it is another store.
+    records: Arc<StoreParts>,
 }
 
 struct StoreParts {
@@ -41,14 +45,40 @@ impl Store {
         records: Arc<dyn Records>,
         clock: Arc<dyn Clock>,
     ) -> Self {
+        Self::of_parts(Arc::new(StoreParts {
+            backend,
+            records,
+            clock,
+            locker: OnceLock::new(),
+        }))
+    }
+
+    fn of_parts(parts: Arc<StoreParts>) -> Self {
         Self {
-            parts: Arc::new(StoreParts {
-                backend,
-                records,
-                clock,
-                locker: OnceLock::new(),
-            }),
+            records: Arc::clone(&parts),
+            parts,
         }
+    }
+
+    /// The locks of this store with the records of `other`: for locks in a store that keeps no
+    /// records, or whose records would not be safe enough. All programs that share the records must
+    /// share the locks as well: the name of a lock protects nothing from a program whose locks are
+    /// elsewhere.
+    ///
+    /// The locker is that of this store. [`Store::close`] closes both stores.
+    #[must_use]
+    pub fn with_records_of(mut self, other: &Self) -> Self {
+        self.records = Arc::clone(&other.records);
+        self
+    }
+
+    /// The store that keeps the records, if it is not the store of the locks.
+    ///
+    /// The epoch of the locks then says nothing of the records: this store has its own.
+    #[must_use]
+    pub fn records_store(&self) -> Option<Self> {
+        let apart = !Arc::ptr_eq(&self.parts, &self.records);
+        apart.then(|| Self::of_parts(Arc::clone(&self.records)))
     }
 
     /// The locker of this store. The first call starts the keeper thread.
@@ -68,7 +98,7 @@ impl Store {
     /// The records of this store.
     #[must_use]
     pub fn records(&self) -> Arc<dyn Records> {
-        Arc::clone(&self.parts.records)
+        Arc::clone(&self.records.records)
     }
 
     /// The backend itself, for measurements and tests.
@@ -103,16 +133,26 @@ impl Store {
     }
 
     /// Closes the locker (see [`Locker::close`]) and the records' connections, in at most 10
-    /// seconds.
+    /// seconds. If the records are in another store, then closes that store in the same way.
     ///
     /// # Cancel safety
     /// Safe: a second call continues the steps of the first one.
     pub async fn close(&self) {
-        match self.parts.locker.get() {
-            Some(locker) => locker.close().await,
-            None => close_bounded(&*self.parts.clock, self.parts.backend.close()).await,
+        // The locks come first: their releases should not wait for the store of the records.
+        self.parts.close().await;
+        if !Arc::ptr_eq(&self.parts, &self.records) {
+            self.records.close().await;
         }
-        close_bounded(&*self.parts.clock, self.parts.records.close()).await;
+    }
+}
+
+impl StoreParts {
+    async fn close(&self) {
+        match self.locker.get() {
+            Some(locker) => locker.close().await,
+            None => close_bounded(&*self.clock, self.backend.close()).await,
+        }
+        close_bounded(&*self.clock, self.records.close()).await;
     }
 }
 
@@ -120,6 +160,7 @@ impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Store")
             .field("backend", &self.parts.backend)
+            .field("records", &self.records.records)
             .finish_non_exhaustive()
     }
 }
