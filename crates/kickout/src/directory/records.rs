@@ -14,7 +14,8 @@ use std::{
 };
 
 use distlock_core::{
-    Clock, Deleted, Entry, Error, ErrorKind, Expect, RecordKey, Records, Result, Version, Written,
+    Clock, Deleted, Entry, Error, ErrorKind, Expect, RecordKey, Records, Result, Store, Version,
+    Written,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use uuid::Uuid;
@@ -36,29 +37,59 @@ pub(super) const MAX_ATTEMPTS: u32 = 16;
 pub(crate) struct Directory {
     pub(super) records: Arc<dyn Records>,
     pub(super) clock: Arc<dyn Clock>,
-    /// Whether the store failed this node's last change: a write of a record, or the acquisition of
-    /// an account's lock.
-    refuses: Arc<AtomicBool>,
+    changes: Arc<Changes>,
 }
 
 impl Directory {
-    pub(crate) fn new(records: Arc<dyn Records>, clock: Arc<dyn Clock>) -> Self {
-        let refuses = Arc::default();
+    pub(crate) fn new(store: &Store) -> Self {
+        let name = match store.records_store() {
+            Some(_) => "the store of the records",
+            None => "the store",
+        };
         Self {
-            records,
-            clock,
-            refuses,
+            records: store.records(),
+            clock: store.clock(),
+            changes: Arc::new(Changes::new(name)),
         }
     }
 
     /// Whether the store took this node's last change.
     pub(crate) fn takes_changes(&self) -> bool {
-        !self.refuses.load(Ordering::Relaxed)
+        self.changes.are_taken()
+    }
+
+    /// Notes whether the store took a change: a write of a record, or the acquisition of an
+    /// account's lock if the locks are in the same store.
+    pub(crate) fn note_change<T>(&self, outcome: &Result<T>) {
+        self.changes.note(outcome);
+    }
+}
+
+/// Whether a store takes changes.
+#[derive(Debug)]
+pub(crate) struct Changes {
+    /// The store, for the log.
+    store: &'static str,
+    /// Whether the store failed this node's last change.
+    refused: AtomicBool,
+}
+
+impl Changes {
+    pub(crate) const fn new(store: &'static str) -> Self {
+        Self {
+            store,
+            refused: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether the store took this node's last change.
+    pub(crate) fn are_taken(&self) -> bool {
+        !self.refused.load(Ordering::Relaxed)
     }
 
     /// Notes whether the store took a change, and logs when that is no longer so, and when it is so
     /// again.
-    pub(crate) fn note_change<T>(&self, outcome: &Result<T>) {
+    pub(crate) fn note<T>(&self, outcome: &Result<T>) {
         let failed = outcome.as_ref().err().filter(|error| {
             matches!(
                 error.kind(),
@@ -72,13 +103,14 @@ impl Directory {
         if failed.is_none() && outcome.is_err() {
             return;
         }
-        let refused_before = self.refuses.swap(failed.is_some(), Ordering::Relaxed);
+        let refused_before = self.refused.swap(failed.is_some(), Ordering::Relaxed);
+        let store = self.store;
         match failed {
             Some(error) if !refused_before => tracing::warn!(
                 %error,
-                "the store refuses changes, so logins fail until it takes changes again"
+                "{store} refuses changes, so logins fail until it takes changes again"
             ),
-            None if refused_before => tracing::warn!("the store takes changes again"),
+            None if refused_before => tracing::warn!("{store} takes changes again"),
             _ => {}
         }
     }

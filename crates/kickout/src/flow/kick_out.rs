@@ -65,7 +65,7 @@ impl KickOut {
     /// does not, logins fail, and the node tries again once in a third of its lease.
     #[must_use]
     pub fn store_takes_changes(&self) -> bool {
-        self.node.directory.takes_changes()
+        self.node.stores_take_changes()
     }
 
     /// Sessions of this node that have not ended.

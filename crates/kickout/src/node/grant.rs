@@ -147,7 +147,12 @@ impl LoginRun {
         context: GrantContext<'_>,
     ) -> Result<std::result::Result<PreparedGrant, LoginOutcome>> {
         let node = &self.node;
-        let (seen, roster) = node.directory.read_with_roster(&self.login.uid).await?;
+        let (read, observed) = tokio::join!(
+            node.directory.read_with_roster(&self.login.uid),
+            node.observe_epoch_of_records(),
+        );
+        let (seen, roster) = read?;
+        observed?;
         let VersionedRecord {
             version,
             mut record,

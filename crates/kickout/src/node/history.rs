@@ -1,4 +1,5 @@
-//! Detects that the store has lost data, and suspends grants after such a loss.
+//! Detects that the store has lost data, and suspends grants after such a loss. If the records are
+//! in another store than the locks, this holds for each of the two stores.
 //!
 //! A store that restarts empty, or fails over to a replica that lagged behind, has lost sessions
 //! that are alive. After such a loss no login is granted and no node counts as dead for one node
@@ -24,29 +25,62 @@ pub(crate) struct History {
 
 #[derive(Debug, Default)]
 struct HistoryState {
-    epoch: Option<Epoch>,
-    epoch_before: Option<Epoch>,
+    locks: SeenEpochs,
+    /// The epochs of the records; none if they are in the store of the locks.
+    records: SeenEpochs,
     /// Id of the last roster. A new store has a new roster.
     roster: Option<Uuid>,
     /// Time until which no login is granted.
     suspended_until: Option<Moment>,
 }
 
+/// The epochs of one store that this node has seen.
+#[derive(Debug, Default)]
+struct SeenEpochs {
+    now: Option<Epoch>,
+    before: Option<Epoch>,
+}
+
+impl SeenEpochs {
+    /// Notes an epoch. Returns whether the store has another history than before. `suspended` says
+    /// whether grants are suspended.
+    fn note(&mut self, epoch: &Epoch, suspended: bool) -> bool {
+        // A lock that was last renewed before the change still reports the old epoch. If the old
+        // epoch counted as another change, grants would be suspended again.
+        let is_old = self.before.as_ref() == Some(epoch) && suspended;
+        if is_old || self.now.as_ref() == Some(epoch) {
+            return false;
+        }
+        self.before = self.now.replace(epoch.clone());
+        self.before.is_some()
+    }
+}
+
 impl Node {
     /// Notes the epoch of a lock of this node. A new epoch suspends grants.
     pub(crate) fn observe_epoch(&self, epoch: &Epoch) {
         let mut state = self.history.state.lock();
-        // A lock that was last renewed before the change still reports the old epoch. If the old
-        // epoch counted as another change, grants would be suspended again.
-        let is_old = state.epoch_before.as_ref() == Some(epoch)
-            && self.remaining_suspension(&state).is_some();
-        if is_old || state.epoch.as_ref() == Some(epoch) {
-            return;
-        }
-        state.epoch_before = state.epoch.replace(epoch.clone());
-        if state.epoch_before.is_some() {
+        let suspended = self.remaining_suspension(&state).is_some();
+        if state.locks.note(epoch, suspended) {
             self.suspend_grants(state, "the store has another history than before");
         }
+    }
+
+    /// Notes the epoch of the store that keeps the records, if it is not that of the locks. A new
+    /// epoch suspends grants.
+    pub(crate) fn observe_records_epoch(&self, epoch: &Epoch) {
+        let mut state = self.history.state.lock();
+        let suspended = self.remaining_suspension(&state).is_some();
+        if state.records.note(epoch, suspended) {
+            let why = "the store of the records has another history than before";
+            self.suspend_grants(state, why);
+        }
+    }
+
+    /// The last epoch of the store that keeps the records; `None` if that is the store of the
+    /// locks.
+    pub(crate) fn epoch_of_records(&self) -> Option<Epoch> {
+        self.history.state.lock().records.now.clone()
     }
 
     /// Reads the roster and notes its id.

@@ -180,6 +180,7 @@ impl Node {
 
     /// Whether the store lost this lease together with other data. In that case the store has
     /// another epoch or another roster. If only the lease was deleted by hand, both stay the same.
+    /// Of a store that keeps the locks alone, only the epoch tells.
     async fn store_lost_lease_and_data(&self, lease: &Lease) -> Result<bool> {
         let now = self.inspect_own_lease().await?;
         if now.epoch.is_some() && now.epoch != lease.epoch() {
@@ -211,6 +212,9 @@ impl Node {
             if let Some(again) = again {
                 guard = again;
                 continue;
+            }
+            if is_missing(reason) {
+                self.suspend_after_missing_lease();
             }
             // The order matters: the sessions are over before this process gives up its claim to
             // the lease. Two incarnations of one node never serve at the same time.

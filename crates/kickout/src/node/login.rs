@@ -273,10 +273,7 @@ impl LoginRun {
             .give_up_when_unreachable()
             .acquire()
             .await;
-        if guard.is_err() {
-            // A store without memory refuses even the lock, so no write would show the failure.
-            node.directory.note_change(&guard);
-        }
+        node.note_lock(&guard);
         let guard = guard?;
         metrics::histogram!("distlock_login_lock_wait_seconds")
             .record(node.clock.now().since(started).as_secs_f64());

@@ -17,8 +17,8 @@ use crate::{
         settings::Settings,
     },
     node::{
-        drain::Drain, hand_out::OwedAccounts, history::History, liveness::LastAnswers,
-        logout::Retries,
+        apart::Apart, drain::Drain, hand_out::OwedAccounts, history::History,
+        liveness::LastAnswers, logout::Retries,
     },
     state::{
         admission::{Admission, Admissions},
@@ -33,6 +33,7 @@ use crate::{
 };
 
 pub(crate) mod admin;
+pub(crate) mod apart;
 pub(crate) mod confirm;
 pub(crate) mod drain;
 pub(crate) mod end;
@@ -70,6 +71,8 @@ pub(crate) struct Node {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) locker: Locker,
     pub(crate) directory: Directory,
+    /// The two stores, if the locks are in another store than the records.
+    pub(crate) apart: Option<Apart>,
     pub(crate) peers: PeerClient,
     pub(crate) profiles: Option<Arc<dyn Profiles>>,
     pub(crate) admissions: Admissions,
@@ -99,7 +102,8 @@ impl Node {
             events: Events::new(setup.node.clone(), Arc::clone(&clock)),
             this: ThisNode::new(setup.node, setup.advertise, setup.front),
             settings: setup.settings,
-            directory: Directory::new(setup.store.records(), Arc::clone(&clock)),
+            directory: Directory::new(&setup.store),
+            apart: Apart::of(&setup.store),
             peers: PeerClient::new(setup.peers, Arc::clone(&clock)),
             profiles: setup.profiles,
             admissions: Admissions::new(setup.admission, Arc::clone(&clock)),

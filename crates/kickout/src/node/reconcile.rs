@@ -63,6 +63,7 @@ impl Node {
     async fn round_and_probe(&self, own: &Incarnation, state: &mut RoundState) -> Result<()> {
         let round = self.reconcile(own, state).await;
         self.probe_if_refused(&round).await;
+        self.probe_locks_if_refused().await;
         round
     }
 
@@ -74,11 +75,12 @@ impl Node {
         if let Some(epoch) = own.lease.epoch() {
             self.observe_epoch(&epoch);
         }
+        let observed = self.observe_epoch_of_records().await;
         state.store_was_away |= self.grants_suspended_for().is_some();
         let compared = self.compare_sessions(state).await;
         let written;
         (state.writes, written) = self.write_all(mem::take(&mut state.writes)).await;
-        compared.and(written)
+        observed.and(compared).and(written)
     }
 }
 

@@ -27,7 +27,7 @@ use crate::{
 /// # Cancel safety
 /// A dropped call leaves the outcome unknown; repeating the call is safe.
 pub async fn forget_node(store: &Store, node: &NodeId) -> Result<()> {
-    let directory = Directory::new(store.records(), store.clock());
+    let directory = Directory::new(store);
     let forgetting = directory.update_roster(|roster| roster.nodes.remove(node).is_some());
     forgetting.await.map(drop)
 }
@@ -38,6 +38,7 @@ impl Node {
         let Some(own) = self.this.current_incarnation() else {
             return Ok(());
         };
+        self.observe_epoch_of_records().await?;
         let mut is_visible = false;
         for lock in self.locker.list("node/").await? {
             let name = lock.name.as_str().strip_prefix("node/").map(NodeId::new);
@@ -70,14 +71,23 @@ impl Node {
     /// the entry again.
     pub(crate) async fn register_and_look_up(&self) -> Result<Incarnations> {
         let roster = self.read_roster().await?;
+        let id = roster.id;
         let there: Vec<_> = roster
             .nodes
             .into_iter()
             .flat_map(|(node, boots)| boots.into_iter().map(move |boot| (node.clone(), boot)))
             .collect();
-        if let Some(own) = self.this.current_incarnation().map(|own| own.boot)
-            && !there.contains(&(self.this.id.clone(), own))
+        if let Some(own) = self.this.current_incarnation()
+            && !there.contains(&(self.this.id.clone(), own.boot))
         {
+            if id.is_some() && own.lease.roster() == id {
+                tracing::error!(
+                    node = %self.this.id,
+                    "a node that does not see this node's lease took it off the roster, and its \
+                     sessions out of the directory: all nodes need the same store for the locks, \
+                     and the same for the records"
+                );
+            }
             self.register().await?;
         }
         Ok(self

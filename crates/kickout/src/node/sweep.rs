@@ -64,8 +64,9 @@ struct SweepProgress {
     /// The incarnations that were known to be dead when this pass began. A complete pass removes
     /// all records of these incarnations.
     dead: BTreeSet<(NodeId, Boot)>,
-    /// The epoch of the node's own lease when this pass began.
-    epoch: Option<Epoch>,
+    /// The epochs of the node's own lease, and of the records if they are in another store, when
+    /// this pass began.
+    epochs: [Option<Epoch>; 2],
     /// Entries that name a session of this incarnation which was not in the registry when the page
     /// was read. The next round removes these entries. The delay gives the logouts of these
     /// sessions time to delete the entries themselves.
@@ -201,9 +202,9 @@ impl Node {
         }
         // The epoch differs after the start of this node, and after a failover. A failover may have
         // restored entries of ended sessions.
-        let epoch = own.lease.epoch();
-        if progress.epoch != epoch {
-            progress.epoch = epoch;
+        let epochs = [own.lease.epoch(), self.epoch_of_records()];
+        if progress.epochs != epochs {
+            progress.epochs = epochs;
             progress.begin_pass(Pace::Fast);
         }
         let Incarnations { dead, up } = self.register_and_look_up().await?;

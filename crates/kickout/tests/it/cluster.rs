@@ -8,7 +8,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use distlock_core::{RecordKey, SystemClock, sync::Mutex};
+use distlock_core::{RecordKey, Store, SystemClock, sync::Mutex};
 use distlock_kickout::{
     Builder, Class, DeliverRequest, DeliverResult, Device, Event, KickOut, KickRequest, KickResult,
     Login, LoginOutcome, NodeAddress, NodeId, Offline, PeerError, Peers, Session, SessionKey,
@@ -70,7 +70,20 @@ impl Cluster {
     ) -> Node {
         let link = Link::new(self.memory.lock(), self.memory.records());
         let faults = link.faults();
-        let store = link.store(SystemClock);
+        let mut node = self
+            .start_node_on(name, link.store(SystemClock), with)
+            .await;
+        node.faults = faults;
+        node
+    }
+
+    /// Starts a node on a store of the test, without faults, after `with` has changed its builder.
+    pub(crate) async fn start_node_on(
+        &self,
+        name: &str,
+        store: Store,
+        with: impl FnOnce(Builder) -> Builder,
+    ) -> Node {
         let builder = KickOut::builder(store, NodeId::new(name).unwrap())
             .timers(timers())
             .peers(Arc::new(MeshPeers(Arc::clone(&self.mesh))));
@@ -80,7 +93,7 @@ impl Cluster {
         Node {
             events: kick.events(),
             kick,
-            faults,
+            faults: Arc::default(),
             name: name.to_owned(),
             mesh: Arc::clone(&self.mesh),
         }

@@ -16,3 +16,4 @@ mod saves;
 mod store;
 mod storms;
 mod takeover;
+mod two_stores;
