@@ -48,7 +48,7 @@ impl fmt::Display for Advice {
     }
 }
 
-/// Adds the `--backend` and `--config` of this call to the commands that a failure advises. The
+/// Adds the `--backend`, `--records` and `--config` of this call to the commands that a failure advises. The
 /// library does not know these flags, and without them the advised command would use another store.
 /// A password is masked.
 pub fn add_store_flags(failure: Failure, global: &Global) -> Failure {
@@ -61,9 +61,11 @@ fn store_flags(global: &Global) -> String {
     let config = config.map(|path| format!(" --config {}", quote_for_shell(&path)));
     let backend = global.backend.last();
     let backend = backend.map(|url| format!(" --backend {}", quote_for_shell(&mask(url))));
+    let records = global.records.as_ref();
+    let records = records.map(|url| format!(" --records {}", quote_for_shell(&mask(url))));
     let system = global.system.then(|| " --system".to_owned());
     let own = global.own.then(|| " --user".to_owned());
-    [config, backend, system, own]
+    [config, backend, system, own, records]
         .into_iter()
         .flatten()
         .collect()
@@ -150,5 +152,13 @@ mod tests {
             let said = advised(failure, backend, config);
             assert!(said.ends_with(says), "{said}");
         }
+        let global = Global {
+            system: true,
+            records: Some("mysql://bob:hunter2@h/d".to_owned()),
+            ..Global::default()
+        };
+        let said = add_store_flags(absent(None), &global).to_string();
+        let says = "run `distlock migrate --system --records 'mysql://bob:***@h/d'`";
+        assert!(said.ends_with(says), "{said}");
     }
 }

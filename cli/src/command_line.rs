@@ -56,9 +56,11 @@ Exit codes:
       unavailable               70  bug
 
 Environment:
-  DISTLOCK_BACKEND, DISTLOCK_CONFIG   as --backend and --config
-  DISTLOCK_SYSTEM_FOLDER              for --system, instead of /var/lib/distlock
-  DISTLOCK_LOG                        log filter, as in distlock=debug
+  DISTLOCK_BACKEND         as --backend
+  DISTLOCK_RECORDS         as --records
+  DISTLOCK_CONFIG          as --config
+  DISTLOCK_SYSTEM_FOLDER   for --system, instead of /var/lib/distlock
+  DISTLOCK_LOG             log filter, as in distlock=debug
 
 Examples:
   distlock run nightly -- ./backup.sh

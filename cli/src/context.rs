@@ -65,23 +65,21 @@ impl Context {
 
     /// The configuration from the file that `--config` or `DISTLOCK_CONFIG` names.
     /// `DISTLOCK_BACKEND` overrides the backend of the file, and `--backend`, `--system` or
-    /// `--user` overrides both.
+    /// `--user` overrides both. For the store of the records, `DISTLOCK_RECORDS` and `--records` do
+    /// the same.
     pub(crate) fn config(&self) -> Outcome<&Config> {
         if let Some(config) = self.config.get() {
             return Ok(config);
         }
         let mut config = Config::layered(self.global.config.as_deref())?;
         warn_about_permissions(&config);
+        if let Some(url) = &self.global.records {
+            warn_about_password(url, Config::RECORDS_VARIABLE);
+            config.set_records(Target::new(url).from_origin(Origin::Setting("--records")));
+        }
         if let Some(url) = self.global.backend.last() {
-            let target = Target::new(url).from_origin(Origin::Setting("--backend"));
-            if mask(url) != *url {
-                output::print_message(
-                    "warning: a password on the command line can be read by everybody on this \
-                     host: \
-                     use DISTLOCK_BACKEND or a configuration file",
-                );
-            }
-            config.set_backend(target);
+            warn_about_password(url, Config::BACKEND_VARIABLE);
+            config.set_backend(Target::new(url).from_origin(Origin::Setting("--backend")));
         } else if self.global.system {
             config.set_backend(default_store::shared_file()?);
         } else if self.global.own {
@@ -95,16 +93,26 @@ impl Context {
         self.global.system || self.global.own || !self.global.backend.is_empty()
     }
 
-    /// The flag or variable that selects the backend when no flag names the backend itself; `None`
-    /// if there is none.
+    /// The store of the records that `--records` names.
+    pub(crate) fn records_flag(&self) -> Option<Target> {
+        let url = self.global.records.as_ref()?;
+        Some(Target::new(url).from_origin(Origin::Setting("--records")))
+    }
+
+    /// The flag or variable that selects a store when no flag names the store itself; `None` if
+    /// there is none.
     pub(crate) fn default_store_setting(&self) -> Option<&'static str> {
         if self.global.config.is_some() {
             return Some("--config");
         }
         let set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-        [Config::BACKEND_VARIABLE, Config::FILE_VARIABLE]
-            .into_iter()
-            .find(set)
+        [
+            Config::BACKEND_VARIABLE,
+            Config::RECORDS_VARIABLE,
+            Config::FILE_VARIABLE,
+        ]
+        .into_iter()
+        .find(set)
     }
 
     /// Whether `--backend` was given more than once.
@@ -112,8 +120,14 @@ impl Context {
         self.global.backend.len() > 1
     }
 
-    /// All backends that `--backend` names, or the configured one if there is one.
+    /// All backends that `--backend` names, or the configured one if there is one. Each keeps its
+    /// own records.
     pub fn targets(&self) -> Outcome<Vec<Target>> {
+        if self.global.records.is_some() {
+            return Err(Failure::usage(
+                "the argument '--records <URL>' says nothing here: each store keeps its own records",
+            ));
+        }
         if self.global.backend.len() < 2 {
             return Ok(self.config()?.backend().cloned().into_iter().collect());
         }
@@ -121,8 +135,39 @@ impl Context {
         Ok(self.global.backend.iter().map(named).collect())
     }
 
-    /// The backend to use: the configured one, or the SQLite file of this user.
+    /// The backend to use, with the records in the configured store if there is one.
     pub fn target(&self, sharing: Sharing) -> Outcome<Target> {
+        let config = self.config()?;
+        let Some(records) = config.records() else {
+            return self.locks_target(sharing);
+        };
+        let place = records.origin();
+        if config.backend().is_none() {
+            // The default store is the own file of each user on each host, so callers would share
+            // the records and not the locks.
+            return Err(Failure::new(
+                code::CONFIG,
+                format!(
+                    "{place}: the records have a store of their own, and no store is named for the \
+                     locks: name one with --backend, DISTLOCK_BACKEND or a configuration file; \
+                     --user is your own"
+                ),
+            ));
+        }
+        if sharing != Sharing::Optional && is_of_this_process(records) {
+            return Err(Failure::new(
+                code::CONFIG,
+                format!(
+                    "{place}: memory: lives and ends with this process, so its records would be \
+                     lost: use for example sqlite:/var/lib/distlock/records.db"
+                ),
+            ));
+        }
+        Ok(self.locks_target(sharing)?.records_in(records))
+    }
+
+    /// The backend to use for locks alone: the configured one, or the SQLite file of this user.
+    pub(crate) fn locks_target(&self, sharing: Sharing) -> Outcome<Target> {
         let target = match (self.config()?.backend().cloned(), sharing) {
             (Some(target), _) => target,
             (None, Sharing::Hosts(command)) => {
@@ -130,8 +175,7 @@ impl Context {
             }
             (None, _) => default_store::unnamed_file(sharing == Sharing::Locks)?,
         };
-        let scheme = target.scheme().unwrap_or_default();
-        if sharing != Sharing::Optional && (scheme == "memory" || scheme.ends_with("+memory")) {
+        if sharing != Sharing::Optional && is_of_this_process(&target) {
             return Err(Failure::new(
                 code::CONFIG,
                 "backend memory: lives and ends with this process, so it would lock nothing: \
@@ -141,14 +185,21 @@ impl Context {
         Ok(target)
     }
 
-    /// Opens the backend.
+    /// Opens the backend, and the store of the records.
     pub async fn open(&self, sharing: Sharing) -> Outcome<Store> {
         Ok(drivers::open(self.target(sharing)?).await?)
     }
 
-    /// Opens the backend, and tries again while the store is away, for [`PATIENCE`].
-    pub(crate) async fn open_patiently(&self, sharing: Sharing) -> Outcome<Store> {
-        let target = self.target(sharing)?;
+    /// Opens the backend for a command that uses no records: the command then works also while
+    /// another store, which keeps the records, is away.
+    pub(crate) async fn open_locks(&self, sharing: Sharing) -> Outcome<Store> {
+        Ok(drivers::open(self.locks_target(sharing)?).await?)
+    }
+
+    /// Opens the backend for a command that uses no records, and tries again while the store is
+    /// away, for [`PATIENCE`].
+    pub(crate) async fn open_locks_patiently(&self, sharing: Sharing) -> Outcome<Store> {
+        let target = self.locks_target(sharing)?;
         let until = SystemClock.now() + PATIENCE;
         loop {
             match drivers::open(&target).await {
@@ -160,11 +211,28 @@ impl Context {
     }
 }
 
+/// Whether the store ends with this process.
+pub(crate) fn is_of_this_process(target: &Target) -> bool {
+    let scheme = target.scheme().unwrap_or_default();
+    scheme == "memory" || scheme.ends_with("+memory")
+}
+
+/// Warns of a URL of a flag that holds a password. `variable` can hold the URL instead.
+fn warn_about_password(url: &str, variable: &str) {
+    if mask(url) != *url {
+        output::print_message(format_args!(
+            "warning: a password on the command line can be read by everybody on this host: use \
+             {variable} or a configuration file"
+        ));
+    }
+}
+
 /// Warns of a misspelled variable, which would otherwise be ignored silently. A gateway checks its
 /// own variables.
 fn warn_about_unknown_variables() {
-    const KNOWN: [&str; 8] = [
+    const KNOWN: [&str; 9] = [
         "DISTLOCK_BACKEND",
+        "DISTLOCK_RECORDS",
         "DISTLOCK_CONFIG",
         "DISTLOCK_LOG",
         SHARED_VARIABLE,

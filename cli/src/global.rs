@@ -15,6 +15,14 @@ pub struct Global {
         help_heading = "Global options"
     )]
     pub backend: Vec<String>,
+    /// Store that keeps the records, if another one than the locks are in
+    #[arg(
+        long,
+        global = true,
+        value_name = "URL",
+        help_heading = "Global options"
+    )]
+    pub records: Option<String>,
     /// The store that the users of this host share, /var/lib/distlock
     #[arg(
         long,

@@ -3,7 +3,7 @@
 use std::{process::Stdio, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
-use distlock::{Clock as _, SystemClock};
+use distlock::{Clock as _, SystemClock, Target, config::Config};
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use serde_json::Value;
 use tokio::{
@@ -33,10 +33,11 @@ pub struct Node {
 pub type NodeOutput = tokio::io::Lines<BufReader<ChildStdout>>;
 
 impl Node {
-    /// Starts a node with `more` arguments of `gateway run`, and waits until it listens.
+    /// Starts a node over this store with `more` arguments of `gateway run`, and waits until it
+    /// listens.
     pub async fn start(
         name: &str,
-        backend: &str,
+        store: &Target,
         key: &str,
         more: &[String],
     ) -> Result<(Self, NodeOutput)> {
@@ -46,6 +47,9 @@ impl Node {
             if variable.to_string_lossy().starts_with("DISTLOCK_") {
                 command.env_remove(variable);
             }
+        }
+        if let Some(records) = store.records() {
+            command.env(Config::RECORDS_VARIABLE, records.reveal_url());
         }
         let log = std::env::var_os("DISTLOCK_LOG").unwrap_or_else(|| "error".into());
         let child = command
@@ -59,7 +63,7 @@ impl Node {
             .args(["--max-pending-per-address", "1000000"])
             // The URL and the key are secrets. Every user can read the arguments of a process, so
             // secrets are passed as variables.
-            .env("DISTLOCK_BACKEND", backend)
+            .env(Config::BACKEND_VARIABLE, store.reveal_url())
             .env("DISTLOCK_GATEWAY_TOKEN_KEY", key)
             // No administrator uses this node. Without an admin token the node would generate one
             // and print it.

@@ -23,6 +23,7 @@ mod no_thread;
 mod other_user;
 mod postgres;
 mod quoting;
+mod records;
 mod redis;
 mod run;
 mod scripts;

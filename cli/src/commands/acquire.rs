@@ -68,7 +68,7 @@ impl Acquire {
         // Signals are caught before a lock is held, so that none leaves a lock without a ticket.
         let mut signals = Signals::catch()?;
         let store = tokio::select! {
-            store = context.open(Sharing::Locks) => store?,
+            store = context.open_locks(Sharing::Locks) => store?,
             signal = signals.next_ending() => return Ok(code_of_signal(signal.as_raw())),
         };
         let outcome = tokio::select! {

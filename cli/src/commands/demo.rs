@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use crate::{
-    context::{Context, Sharing},
+    context::{Context, Sharing, is_of_this_process},
     exit::{Failure, Outcome, code, code_of_signal},
     group::Signals,
     output,
@@ -13,7 +13,7 @@ use crate::{
 ///
 /// Seven scenes, with a timeline and a verdict on each.
 /// It starts two real gateway processes on free ports over a SQLite file in a temporary folder (or
-/// over --backend) and connects real WebSocket clients to them. Nothing is left behind. Exit code 0
+/// over --backend, or with the records in --records) and connects real WebSocket clients to them. Nothing is left behind. Exit code 0
 /// says that every invariant held.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -38,6 +38,7 @@ Examples:
   distlock demo
   distlock demo --json | jq -c 'select(.event == \"verdict\")'
   distlock demo --backend sqlite:/tmp/demo.db
+  distlock demo --backend redis://127.0.0.1 --records sqlite:/tmp/records.db
   distlock demo recipes";
 
 const RECIPES_EXAMPLES: &str = "\
@@ -49,9 +50,9 @@ impl Demo {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let mut signals = Signals::catch()?;
         if let Some(Act::Recipes) = self.act {
-            if context.has_backend_flag() {
+            if context.has_backend_flag() || context.records_flag().is_some() {
                 return Err(Failure::usage(
-                    "demo recipes plays on a store of its own, not on --backend",
+                    "demo recipes plays on a store of its own, not on --backend or --records",
                 ));
             }
             let play = Box::pin(crate::demo::recipes::play_scenes(context.wants_json()));
@@ -60,9 +61,10 @@ impl Demo {
                 signal = signals.next_ending() => Ok(code_of_signal(signal.as_raw())),
             };
         }
-        // Only an explicit `--backend` is used, because the configured store may serve other work.
+        // Only an explicit `--backend` or `--records` is used, because the configured store may
+        // serve other work.
         let backend = if context.has_backend_flag() {
-            Some(context.target(Sharing::Required)?)
+            Some(context.locks_target(Sharing::Required)?)
         } else {
             if let Some(ignored) = context.default_store_setting() {
                 output::print_message(format_args!(
@@ -72,7 +74,16 @@ impl Demo {
             }
             None
         };
-        let play = Box::pin(crate::demo::play_scenes(backend, context.wants_json()));
+        let records = context.records_flag();
+        if records.as_ref().is_some_and(is_of_this_process) {
+            return Err(Failure::new(
+                code::CONFIG,
+                "--records memory: lives and ends with one process, so the two nodes of the demo \
+                 could not share it: use for example sqlite:/tmp/records.db",
+            ));
+        }
+        let json = context.wants_json();
+        let play = Box::pin(crate::demo::play_scenes(backend, records, json));
         tokio::select! {
             played = play => exit_code_of(played),
             // The future is dropped here: its nodes are killed and its folder is removed.

@@ -107,7 +107,7 @@ impl Elect {
         // Signals are caught before a lock is held, so that no signal skips the release.
         let mut signals = Signals::catch()?;
         let store = tokio::select! {
-            store = context.open(Sharing::Hosts("elect")) => store?,
+            store = context.open_locks(Sharing::Hosts("elect")) => store?,
             signal = signals.next_ending() => return Ok(code_of_signal(signal.as_raw())),
         };
         let locker = store.locker();

@@ -186,9 +186,9 @@ impl MemoryOption {
         let Some(path) = &self.file else {
             return Ok(TokenMemory::Store(context.open(Sharing::Required).await?));
         };
-        if context.has_backend_flag() {
+        if context.has_backend_flag() || context.records_flag().is_some() {
             return Err(Failure::usage(
-                "--file and --backend exclude each other: give one of them",
+                "--file and --backend (or --records) exclude each other: give one of them",
             ));
         }
         let file = FencedFile::open(path)?;

@@ -41,7 +41,7 @@ Examples:
 impl ForceRelease {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let name = values::parse_lock_name(&self.name)?;
-        let store = context.open(Sharing::Required).await?;
+        let store = context.open_locks(Sharing::Required).await?;
         let forced = store.locker().force_release(&name, self.token).await;
         store.close().await;
         let forced = forced?;

@@ -34,7 +34,7 @@ JSON fields:
 impl Inspect {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let name = values::parse_lock_name(&self.name)?;
-        let store = context.open(Sharing::Required).await?;
+        let store = context.open_locks(Sharing::Required).await?;
         let info = store.locker().inspect(&name).await;
         store.close().await;
         let info = info?;

@@ -35,7 +35,7 @@ impl List {
         let prefix = self.prefix.into_string().map_err(|_| {
             Failure::usage("the prefix is not UTF-8: no lock name can start with it")
         })?;
-        let store = context.open(Sharing::Required).await?;
+        let store = context.open_locks(Sharing::Required).await?;
         let listed = print_locks(&store.locker(), &prefix, context.wants_json()).await;
         store.close().await;
         listed?;

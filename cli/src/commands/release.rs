@@ -31,7 +31,7 @@ impl Release {
         let ticket = ticket::read_ticket()?;
         // Nobody else has the ticket, so without patience a short outage would keep the lock for
         // its whole TTL.
-        let released = match context.open_patiently(Sharing::Required).await {
+        let released = match context.open_locks_patiently(Sharing::Required).await {
             Ok(store) => {
                 let released = store.locker().release_ticket(&ticket).await;
                 drivers::close(&store).await;

@@ -40,7 +40,7 @@ impl Renew {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let ticket = ticket::read_ticket()?;
         let ttl = self.ttl.unwrap_or_else(|| ticket.ttl().duration());
-        let store = context.open(Sharing::Required).await?;
+        let store = context.open_locks(Sharing::Required).await?;
         let renewed = store.locker().renew_ticket(&ticket, ttl).await;
         store.close().await;
         renewed?;

@@ -272,8 +272,14 @@ impl Run {
         };
         // Signals are caught before a lock is held, so that no signal skips the release.
         let mut signals = Signals::catch()?;
+        let opening = async {
+            match self.every {
+                Some(_) => context.open(sharing).await,
+                None => context.open_locks(sharing).await,
+            }
+        };
         let store = tokio::select! {
-            store = context.open(sharing) => store?,
+            store = opening => store?,
             signal = signals.next_ending() => return Ok(code_of_signal(signal.as_raw())),
         };
         let outcome = self.run_on(&store, &name, &mut signals).await;

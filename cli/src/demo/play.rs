@@ -18,21 +18,31 @@ use crate::{
 };
 
 /// Plays all scenes, and returns whether all of them passed. Dropping the future kills the nodes.
-pub(crate) async fn play_scenes(backend: Option<Target>, json: bool) -> Result<bool> {
+///
+/// The locks are in `backend`, or in a file of the demo. The records are in `records`, or beside
+/// the locks.
+pub(crate) async fn play_scenes(
+    backend: Option<Target>,
+    records: Option<Target>,
+    json: bool,
+) -> Result<bool> {
     // The folder is removed when this function ends or when its future is dropped.
     let folder = tempfile::Builder::new()
         .prefix("distlock-demo-")
         .tempdir()
         .context("make a temporary folder")?;
-    let own = backend.is_none();
-    let target = backend.unwrap_or_else(|| Target::sqlite(folder.path().join("demo.db")));
+    let own = backend.is_none() && records.is_none();
+    let mut place = match &backend {
+        None => "a SQLite file in a temporary folder".to_owned(),
+        Some(backend) => backend.masked_url(),
+    };
+    let mut target = backend.unwrap_or_else(|| Target::sqlite(folder.path().join("demo.db")));
+    if let Some(records) = records {
+        place = format!("{place}, with the records in {}", records.masked_url());
+        target = target.records_in(records);
+    }
     let store = drivers::open(&target).await?;
     let timeline = Arc::new(Timeline::new(json));
-    let place = if own {
-        "a SQLite file in a temporary folder".to_owned()
-    } else {
-        target.masked_url()
-    };
     timeline.print_opening("one account on two gateway nodes", &place);
     timeline.print_columns();
 
@@ -47,11 +57,10 @@ pub(crate) async fn play_scenes(backend: Option<Target>, json: bool) -> Result<b
     };
     let key = format!("{run}{}", Uuid::new_v4().simple());
     let uid = Uid::new(unique_name("alice"))?;
-    let url = target.reveal_url();
     let (name1, name2) = (unique_name("n1"), unique_name("n2"));
     let (node1, node2) = tokio::try_join!(
-        start_node(&name1, &url, &key, &timeline),
-        start_node(&name2, &url, &key, &timeline),
+        start_node(&name1, &target, &key, &timeline),
+        start_node(&name2, &target, &key, &timeline),
     )?;
     let mut stage = Play {
         timeline: Arc::clone(&timeline),
@@ -96,8 +105,13 @@ pub(crate) async fn play_scenes(backend: Option<Target>, json: bool) -> Result<b
 }
 
 /// Starts a node. Its transitions go to the timeline.
-async fn start_node(name: &str, url: &str, key: &str, timeline: &Arc<Timeline>) -> Result<Node> {
-    let (node, lines) = Node::start(name, url, key, &["--events".to_owned()]).await?;
+async fn start_node(
+    name: &str,
+    target: &Target,
+    key: &str,
+    timeline: &Arc<Timeline>,
+) -> Result<Node> {
+    let (node, lines) = Node::start(name, target, key, &["--events".to_owned()]).await?;
     tokio::spawn(relay_events(lines, Arc::clone(timeline)));
     Ok(node)
 }

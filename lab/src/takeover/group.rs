@@ -202,8 +202,8 @@ impl Group {
             .iter()
             .flat_map(|(key, value)| [format!("--{}", key.replace('_', "-")), (*value).to_owned()])
             .collect();
-        let url = shared_store.target.reveal_url();
-        let (node, _) = Node::start(name, &url, &shared_store.key, &more).await?;
+        let target = &shared_store.target;
+        let (node, _) = Node::start(name, target, &shared_store.key, &more).await?;
         Ok(GroupNode::Process {
             listen: node.listen.parse()?,
             node: Box::new(node),

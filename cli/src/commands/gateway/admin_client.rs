@@ -65,6 +65,12 @@ impl AdminHttp {
                 own store",
             ));
         }
+        if context.records_flag().is_some() {
+            return Err(Failure::usage(
+                "the argument '--records <URL>' says nothing here: the node at --admin has its \
+                own store",
+            ));
+        }
         let config = Settings::read(context)?.config;
         // An empty variable counts as unset, but an empty flag is a mistake.
         let unset = std::env::var_os(ADDRESS_VARIABLE).is_some_and(|value| value.is_empty());

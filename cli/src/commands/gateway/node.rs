@@ -16,7 +16,7 @@ use tokio::{
 
 use super::settings::{self, Flags, Settings};
 use crate::{
-    context::{Context, Sharing},
+    context::{Context, Sharing, is_of_this_process},
     drivers,
     exit::{Failure, Outcome, code},
     group::Signals,
@@ -26,7 +26,7 @@ use crate::{
 /// Run one node.
 ///
 /// Clients connect by WebSocket, and every account has one session over all nodes of the same
-/// store. Settings come from the [gateway] table of the configuration file, overridden by
+/// store (with --records, of the same two stores). Settings come from the [gateway] table of the configuration file, overridden by
 /// DISTLOCK_GATEWAY_ variables, overridden by flags. When it is ready it prints one JSON line on
 /// standard output with the addresses it is bound to. HUP has certificates read again. TERM, INT
 /// and every other signal that would end it, end it in an orderly way.
@@ -70,7 +70,11 @@ impl RunNode {
         let mut shutdown = Box::pin(self.shutdown_signal()?);
         distlock_gateway::install_metrics();
         let target = context.target(Sharing::Optional)?;
-        if target.scheme().as_deref() == Some("memory") {
+        if [Some(&target), target.records()]
+            .into_iter()
+            .flatten()
+            .any(is_of_this_process)
+        {
             output::print_message(
                 "warning: backend memory: is this process's alone: \
                  no other node knows the sessions of this one",
