@@ -97,10 +97,12 @@ fn mask_options(url: &str, depth: u32) -> String {
             };
             is_secret(&decoded(key), &decoded(value))
         });
-        match secret {
-            Some((at, _)) => format!("{}***", &part[..=at]),
-            None => mask_value(part, first, depth),
-        }
+        let shown = match secret {
+            Some((at, _)) => &format!("{}***", &part[..=at]),
+            None => part,
+        };
+        // The text before a secret option may be an option as well, whose value is a URL.
+        mask_value(shown, first, depth)
     });
     parts.collect::<Vec<_>>().join("&")
 }
@@ -336,6 +338,11 @@ mod tests {
             (
                 "quorum:?member=a=redis://u:hun&ter2@h",
                 "quorum:?member=a=redis://u:***@h",
+            ),
+            // One URL with escapes and one without, and a secret option.
+            (
+                "quorum:?member=a=redis%3A%2F%2Fu:hunter2%40//:x@h?password=hunter2",
+                "quorum:?member=a=redis:%2F%2Fu:***%40h%3Fpassword=***",
             ),
             // A quorum in a quorum, and deeper.
             (
