@@ -288,6 +288,14 @@ pub struct Grant {
     pub token: FencingToken,
     /// The store's history that the token belongs to.
     pub epoch: Epoch,
+    /// The owner that holds the lock, if it is another owner than that of the request. The lease,
+    /// its renewals and its release go on under this owner. A backend that grants in rounds sets
+    /// this field, because each round has an owner of its own.
+    ///
+    /// The engine learns this owner only from an answer. After an attempt without an answer, the
+    /// engine asks again or releases as the owner of the request. So a backend that sets this field
+    /// undoes such an attempt itself, under its own owners, also when the engine drops the future.
+    pub owner: Option<OwnerId>,
     /// The duration of the lease, counted from the moment at which the granting request was sent.
     pub valid_for: Duration,
     /// The last moment at which the answering server was known to be the one that decides about
@@ -304,17 +312,24 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// A grant for which the store sends no notification of a loss.
+    /// A grant to the owner of the request, for which the store sends no notification of a loss.
     #[must_use]
     pub const fn new(token: FencingToken, epoch: Epoch, valid_for: Duration) -> Self {
         Self {
             token,
             epoch,
+            owner: None,
             valid_for,
             counts_from: None,
             loss: LossFeed::silent(),
             others_waiting: None,
         }
+    }
+
+    /// The owner that holds the lock after this request was granted.
+    #[must_use]
+    pub fn owner_after(&self, request: &AcquireRequest) -> OwnerId {
+        self.owner.unwrap_or(request.owner)
     }
 
     /// The moment from which the lease is counted, if the request was sent at `sent`.

@@ -12,10 +12,11 @@ use std::{
 
 use crate::{
     clock::Moment,
-    contract::{AcquireRequest, Attempt, Grant},
+    contract::{AcquireRequest, Attempt, Grant, Lease},
     engine::{
         bounded::Wait,
         claim::Claim,
+        clean_up::release_until_expiry,
         lease_state::{LeaseState, Renew},
         lifecycle::closed_error,
         local_queue::{Entered, HandedOver, LocalTurn, NextStep},
@@ -218,7 +219,17 @@ fn pick_up_hand_over(
             granted,
             has_unanswered: false,
         }),
-        None => Err(turn),
+        None => {
+            // The task asks the store as the owner of its request, and would find the lock held by
+            // this other owner.
+            if let Some(owner) = grant.owner {
+                let until = parts.timing.now() + request.ttl.duration();
+                let lease = Lease::new(request.name, owner, None);
+                let releasing = release_until_expiry(Arc::clone(parts), lease, until);
+                parts.keeper.spawn_awaited(releasing);
+            }
+            Err(turn)
+        }
     }
 }
 

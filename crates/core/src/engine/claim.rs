@@ -52,6 +52,9 @@ pub(crate) struct Claim {
     /// The number of attempts without an answer. Each of them may have been granted, or may still
     /// be granted.
     unanswered: u32,
+    /// The owner of a grant that is being released, if it is not the owner of the request
+    /// ([`Grant::owner`]). Set until the store has confirmed the release.
+    other_owner: Option<OwnerId>,
     /// Whether this task had to wait for another holder or contender.
     waited: bool,
 }
@@ -73,6 +76,7 @@ impl Claim {
             contender: None,
             in_flight: None,
             unanswered: u32::from(has_unanswered),
+            other_owner: None,
             waited: false,
         }
     }
@@ -119,14 +123,14 @@ impl Claim {
                     // The locker may have been closed while the request was in flight. The keeper
                     // would not renew the lease any more.
                     if self.parts.lifecycle.is_closed() {
-                        let _ = self.give_back().await;
+                        let _ = self.give_back(&grant).await;
                         return Err(closed_error());
                     }
                     if let Some(granted) = before_deadline(self.parts.timing.now(), &grant, sent) {
                         outage.store_answered(&self.request.name);
                         return Ok(Attempt::Acquired(self.into_won_lock(grant, sent, granted)));
                     }
-                    self.refuse_late_grant(&mut outage).await?;
+                    self.refuse_late_grant(&grant, &mut outage).await?;
                 }
                 Ok((_, Some(Attempt::Busy(holder)))) => {
                     outage.store_answered(&self.request.name);
@@ -180,8 +184,8 @@ impl Claim {
     }
 
     /// Releases a grant whose answer came after its deadline, and pauses.
-    async fn refuse_late_grant(&mut self, outage: &mut Outage) -> Result<()> {
-        let given_back = self.give_back().await;
+    async fn refuse_late_grant(&mut self, grant: &Grant, outage: &mut Outage) -> Result<()> {
+        let given_back = self.give_back(grant).await;
         let error = self.late_grant_error(given_back.as_ref().err());
         let once_more = outage.failures() == 0 && given_back.is_ok();
         self.pause_after_failure(error, outage, once_more).await
@@ -428,15 +432,17 @@ impl Claim {
     }
 
     /// Releases a grant that this claim cannot use.
-    async fn give_back(&mut self) -> Result<()> {
-        // The count rises before the release is sent: without an answer, this owner may still hold
-        // the lock.
-        self.unanswered += 1;
-        let lease = Lease::new(self.request.name.clone(), self.request.owner, None);
+    async fn give_back(&mut self, grant: &Grant) -> Result<()> {
+        // Noted before the release is sent: without an answer, this owner may still hold the lock.
+        self.unanswered += u32::from(grant.owner.is_none());
+        self.other_owner = grant.owner;
+        let owner = grant.owner_after(&self.request);
+        let lease = Lease::new(self.request.name.clone(), owner, None);
         let clock = &**self.parts.timing.clock();
         let limit = Duration::from_secs(1).min(self.wait.left_at_store(clock.now()));
         bounded(clock, limit, self.parts.backend.release(&lease)).await?;
-        self.unanswered -= 1;
+        self.unanswered -= u32::from(grant.owner.is_none());
+        self.other_owner = None;
         Ok(())
     }
 
@@ -474,7 +480,11 @@ impl Claim {
 
     /// Passes everything that may need an undo to a clean-up job on the keeper thread.
     fn have_keeper_undo(&mut self) {
-        if self.in_flight.is_none() && self.contender.is_none() && self.unanswered == 0 {
+        if self.in_flight.is_none()
+            && self.contender.is_none()
+            && self.unanswered == 0
+            && self.other_owner.is_none()
+        {
             return;
         }
         let abandoned = Abandoned {
@@ -483,6 +493,7 @@ impl Claim {
             contender: self.contender.take(),
             store_place: self.store_place.take(),
             unanswered: std::mem::take(&mut self.unanswered),
+            other_owner: self.other_owner.take(),
         };
         self.parts.meters.abandoned.increment(1);
         self.parts

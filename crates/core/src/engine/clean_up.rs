@@ -11,7 +11,7 @@ use crate::{
     clock::{Clock, Moment},
     contract::{AcquireRequest, Attempt, Contender, Grant, Lease, ReleaseOutcome},
     engine::{bounded::bounded, log, parts::LockerParts, store_queue::StorePlace},
-    types::{error::Result, name::LockName},
+    types::{error::Result, ident::OwnerId, name::LockName},
 };
 
 /// The longest wait for the answer to one step of a clean-up, before the next step.
@@ -39,6 +39,9 @@ pub(crate) struct Abandoned {
     /// The number of earlier attempts without an answer. Each of them may have been granted, or may
     /// still be granted.
     pub(crate) unanswered: u32,
+    /// The owner of a grant whose release was not confirmed, if it is not the owner of the request
+    /// ([`Grant::owner`]).
+    pub(crate) other_owner: Option<OwnerId>,
 }
 
 /// An operation in flight.
@@ -59,6 +62,7 @@ pub(crate) async fn clean_up(parts: Arc<LockerParts>, abandoned: Abandoned) {
         mut contender,
         store_place,
         mut unanswered,
+        mut other_owner,
     } = abandoned;
     let clock = Arc::clone(parts.timing.clock());
     let until = clock.now() + request.ttl.duration();
@@ -69,11 +73,16 @@ pub(crate) async fn clean_up(parts: Arc<LockerParts>, abandoned: Abandoned) {
             Ok(answered) => {
                 contender = answered.contender.or(contender);
                 match answered.answer {
-                    Ok(Some(Attempt::Acquired(_))) => {
+                    Ok(Some(Attempt::Acquired(grant))) => {
+                        let mut granted = lease.clone();
+                        granted.owner = grant.owner_after(&request);
                         // The release uses the connection of the attempt, so that it cannot reach
                         // the store before the attempt.
-                        let released = bounded(&*clock, STEP, parts.backend.release(&lease));
-                        unanswered += u32::from(released.await.is_err());
+                        let released = bounded(&*clock, STEP, parts.backend.release(&granted));
+                        if released.await.is_err() {
+                            unanswered += u32::from(grant.owner.is_none());
+                            other_owner = grant.owner;
+                        }
                     }
                     Ok(_) => {}
                     Err(error) => unanswered += u32::from(!error.did_not_happen()),
@@ -87,6 +96,12 @@ pub(crate) async fn clean_up(parts: Arc<LockerParts>, abandoned: Abandoned) {
         unanswered += u32::from(leave(&*clock, contender, &request.name).await.is_err());
     }
     drop(store_place);
+    if let Some(owner) = other_owner {
+        // A job of its own, so that the releases of the two owners do not wait for each other.
+        let granted = Lease::new(request.name.clone(), owner, None);
+        let releasing = release_until_expiry(Arc::clone(&parts), granted, until);
+        parts.keeper.spawn_awaited(releasing);
+    }
     if unanswered > 0 {
         parts.unreleased.add(clock.now(), &lease, until);
         release_repeatedly(parts, &lease, until, unanswered).await;

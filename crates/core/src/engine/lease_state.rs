@@ -142,7 +142,7 @@ impl LeaseState {
         let lease_state = Arc::new(Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             name: request.name.clone(),
-            owner: request.owner,
+            owner: grant.owner_after(request),
             holder: request.holder.clone(),
             acquired: sent,
             clock: Arc::clone(clock),

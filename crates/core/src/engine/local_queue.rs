@@ -121,8 +121,9 @@ impl fmt::Debug for HandedOver {
 
 impl Drop for HandedOver {
     fn drop(&mut self) {
-        if let Some((turn, _, request)) = self.unclaimed.take() {
-            let what = LeaseToRelease::not_picked_up(&self.parts.timing, turn, &request);
+        if let Some((turn, granted, request)) = self.unclaimed.take() {
+            let grant = granted.as_ref().map(|(grant, _)| grant);
+            let what = LeaseToRelease::not_picked_up(&self.parts.timing, turn, grant, &request);
             release_in_background(&self.parts, what);
         }
     }

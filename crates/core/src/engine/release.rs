@@ -89,14 +89,17 @@ impl LeaseToRelease {
         }
     }
 
-    /// The values for a lock that was handed over to a waiter that has gone.
+    /// The values for a lock that was handed over to a waiter that has gone. `grant` is `None` when
+    /// the hand-over has an unknown outcome.
     pub(crate) fn not_picked_up(
         timing: &Timing,
         turn: LocalTurn,
+        grant: Option<&Grant>,
         request: &AcquireRequest,
     ) -> Self {
         let expires = timing.now() + request.ttl.duration();
-        let lease = Lease::new(request.name.clone(), request.owner, None);
+        let owner = grant.map_or(request.owner, |grant| grant.owner_after(request));
+        let lease = Lease::new(request.name.clone(), owner, None);
         Self {
             lease,
             turn: Some(turn),

@@ -7,6 +7,7 @@
 mod support;
 
 mod closing;
+mod granted_owner;
 mod last_clone;
 mod late_requests;
 mod lining_up;

@@ -75,6 +75,8 @@ pub(crate) struct Script {
     pub(crate) others_ahead: AtomicBool,
     /// Whether answers to renewals name another epoch of the store.
     pub(crate) another_history: AtomicBool,
+    /// Whether each grant is made to a fresh owner, which the grant names.
+    pub(crate) fresh_owners: AtomicBool,
     table: Mutex<Table>,
     freed: Notify,
     clock: Arc<dyn Clock>,
@@ -136,6 +138,7 @@ impl Script {
             refuse_with: Mutex::default(),
             others_ahead: AtomicBool::default(),
             another_history: AtomicBool::default(),
+            fresh_owners: AtomicBool::default(),
             table: Mutex::default(),
             freed: Notify::new(),
             clock,
@@ -181,6 +184,11 @@ impl Script {
     fn granted(&self, ttl: Ttl) -> Ttl {
         let longest = self.capabilities.max_lease.unwrap_or(Duration::MAX);
         Ttl::new(ttl.duration().min(longest)).unwrap()
+    }
+
+    /// The owner of the next grant, if it is not the owner of the request.
+    fn fresh_owner(&self) -> Option<OwnerId> {
+        self.fresh_owners.load(Ordering::SeqCst).then(OwnerId::new)
     }
 
     fn refusal(&self) -> Error {
@@ -324,9 +332,12 @@ impl DistLock for ScriptedLock {
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
         let mut request = request.clone();
         request.ttl = self.0.granted(request.ttl);
+        let fresh_owner = self.0.fresh_owner();
+        request.owner = fresh_owner.unwrap_or(request.owner);
         let apply = move |table: &mut Table, now| table.acquire(&request, now);
         let attempt = self.0.send(|script| &script.acquire, apply).await?;
         Ok(attempt.map(|mut grant| {
+            grant.owner = fresh_owner;
             if let Some(feeds) = &mut *self.0.feeds.lock() {
                 let (sender, feed) = LossFeed::new();
                 feeds.push(sender);
@@ -398,8 +409,15 @@ impl DistLock for ScriptedLock {
             });
             return answered.await.unwrap();
         }
+        let fresh_owner = self.0.fresh_owner();
+        let mut next = next;
+        next.owner = fresh_owner.unwrap_or(next.owner);
         let apply = move |table: &mut Table, now| match table.owned(&lease, now) {
-            Ok(_) => HandOver::Done(table.insert(&next, now + next.ttl.duration())),
+            Ok(_) => {
+                let mut grant = table.insert(&next, now + next.ttl.duration());
+                grant.owner = fresh_owner;
+                HandOver::Done(grant)
+            }
             Err(reason) => HandOver::NotHeld(reason),
         };
         self.0.send(|script| &script.hand_over, apply).await
