@@ -2,6 +2,7 @@
 //! and a case must notice that.
 
 use std::{
+    collections::HashMap,
     sync::Arc,
     time::{Duration, SystemTime},
 };
@@ -9,11 +10,11 @@ use std::{
 use async_trait::async_trait;
 use distlock::{
     Attempt, Capabilities, Clock, Deleted, DistLock, Entry, Error, ErrorKind, Expect, Fairness,
-    FencingToken, Forced, LockInfo, LockName, LossReason, Moment, RecordKey, Records, Result,
-    Sleep, Store, SystemClock, Ttl, Version, Written,
+    FencingToken, Forced, LockInfo, LockName, LossReason, Moment, OwnerId, RecordKey, Records,
+    Result, Sleep, Store, SystemClock, Ttl, Version, Written,
     backend::{
         AcquireRequest, Contender, Grant, HandOver, Lease, ReleaseOutcome, Renewal, Renewed,
-        TicketStep,
+        TicketStep, sync::Mutex,
     },
 };
 use distlock_conformance::{
@@ -28,6 +29,11 @@ enum Sabotage {
     AnybodyRenews,
     EveryTokenIsOne,
     ExpiresEarly,
+    /// A renewal by a stranger raises the token too, and is then answered as not held.
+    FloorByAnybody,
+    FloorIgnored,
+    /// The token is raised only as long as the lock is held.
+    FloorLostAtRelease,
     FoldsCase,
     ForceIgnoresTheToken,
     ForgetsMeta,
@@ -46,6 +52,8 @@ enum Sabotage {
     HandsOverInSilence,
     /// The capabilities deny tickets, but the backend writes them.
     TicketsInSilence,
+    /// The capabilities deny raised tokens, but the backend raises them.
+    RaisesInSilence,
     RecordsIgnoreVersions,
     RecordsTrimKeys,
     ReleasesNothing,
@@ -67,6 +75,7 @@ async fn connect_saboteur(sabotage: Sabotage) -> Subject {
         let records = SaboteurRecords {
             inner: memory.records(),
             sabotage,
+            seen: Arc::default(),
         };
         let clock: Arc<dyn Clock> = match sabotage {
             LostOnlyWhenAsked => Arc::new(NeverWakingClock),
@@ -136,6 +145,13 @@ catches! {
     a_renewal_by_a_stranger: AnybodyRenews by "ownership::other_owner_cannot_renew";
     an_expired_lock_that_is_renewed: AnybodyRenews by "expiry::expired_owner_cannot_renew";
     a_renewal_that_creates: AnybodyRenews by "ownership::renewal_creates_nothing";
+    a_floor_that_a_stranger_sets: FloorByAnybody by "token_floor::only_the_holder_raises";
+    a_floor_that_is_ignored: FloorIgnored by "token_floor::renewal_raises_the_token";
+    floors_that_are_ignored: FloorIgnored by "token_floor::each_renewal_has_its_own_floor";
+    a_floor_that_ends_with_its_lease:
+        FloorLostAtRelease by "token_floor::next_grant_is_above_after_a_release";
+    a_raised_token_that_is_not_claimed:
+        RaisesInSilence by "token_floor::missing_floor_is_unsupported";
     equal_tokens: EveryTokenIsOne by "fencing::token_rises_across_release";
     equal_tokens_in_a_history: EveryTokenIsOne by "exclusion::two_clients_never_overlap";
     a_lease_that_ends_early: ExpiresEarly by "expiry::no_grant_before_the_holders_deadline";
@@ -196,7 +212,14 @@ async fn a_backend_without_a_fault_passes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn denied_features_are_neither_failed_nor_passed() {
     let mut all = Vec::new();
-    for filter in ["tickets::", "ownership::", "handover::", "waiting::order"] {
+    let filters = [
+        "tickets::",
+        "token_floor::",
+        "ownership::",
+        "handover::",
+        "waiting::order",
+    ];
+    for filter in filters {
         all.extend(run_cases(CanDoLess, filter).await);
     }
     let named = |status| -> Vec<_> {
@@ -218,11 +241,13 @@ async fn denied_features_are_neither_failed_nor_passed() {
         "ownership::hand_over_is_one_step",
         "ownership::hand_over_needs_a_live_lease",
         "ownership::other_owner_cannot_hand_over",
+        "token_floor::only_the_holder_raises",
         "waiting::order_between_clients_is_as_promised",
     ] {
         assert!(not_applicable.contains(&name), "{name}: {all:?}");
     }
     assert!(passed.contains(&"ownership::hand_over_is_unsupported"));
+    assert!(passed.contains(&"token_floor::missing_floor_is_unsupported"));
     for result in &all {
         let says_why = result.detail.is_some();
         assert_eq!(says_why, result.status != Status::Passed, "{result:?}");
@@ -249,6 +274,15 @@ async fn cases_that_do_not_apply_are_ignored() {
 struct Saboteur {
     inner: Arc<dyn DistLock>,
     sabotage: Sabotage,
+    /// The locks that were granted through this handle.
+    seen: Arc<Mutex<HashMap<LockName, SeenLock>>>,
+}
+
+/// The owner of a lock, and the highest floor of its renewals.
+#[derive(Clone, Copy, Debug)]
+struct SeenLock {
+    owner: OwnerId,
+    floor: Option<FencingToken>,
 }
 
 impl Saboteur {
@@ -323,6 +357,9 @@ impl LockLayer for Saboteur {
         if [CanDoLess, HandsOverInSilence].contains(&self.sabotage) {
             below.hand_over = false;
         }
+        if [CanDoLess, RaisesInSilence].contains(&self.sabotage) {
+            below.token_floor = false;
+        }
         if self.sabotage == CanDoLess {
             below.fairness = Fairness::None;
         }
@@ -330,8 +367,10 @@ impl LockLayer for Saboteur {
     }
 
     async fn reopen(&self) -> Result<Self> {
-        let (inner, sabotage) = (self.inner.reopen().await?, self.sabotage);
-        Ok(Self { inner, sabotage })
+        Ok(Self {
+            inner: self.inner.reopen().await?,
+            ..self.clone()
+        })
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
@@ -340,6 +379,13 @@ impl LockLayer for Saboteur {
             self.evict(&changed.name).await?;
         }
         let attempt = self.inner.try_acquire(&changed).await?;
+        if let Attempt::Acquired(_) = &attempt {
+            let seen = SeenLock {
+                owner: changed.owner,
+                floor: None,
+            };
+            self.seen.lock().insert(changed.name, seen);
+        }
         Ok(attempt.map(|grant| self.sabotage_grant(grant, request.ttl)))
     }
 
@@ -357,6 +403,9 @@ impl LockLayer for Saboteur {
         {
             return Err(Error::new(ErrorKind::Unsupported, "no tickets"));
         }
+        if self.has_fault(CanDoLess) && renewal.token_floor.is_some() {
+            return Err(Error::new(ErrorKind::Unsupported, "no floors"));
+        }
         let mut changed = *renewal;
         changed.ttl = self.sabotage_ttl(renewal.ttl);
         let mut mine = self.sabotage_lease(lease);
@@ -364,7 +413,25 @@ impl LockLayer for Saboteur {
             changed.ticket = TicketStep::Keep;
             mine.nonce = None;
         }
-        let answer = self.inner.renew(&mine, &changed).await?;
+        let seen = self.seen.lock().get(&mine.name).copied();
+        if [FloorIgnored, FloorLostAtRelease].contains(&self.sabotage) {
+            changed.token_floor = None;
+        }
+        if self.has_fault(FloorByAnybody)
+            && renewal.token_floor.is_some()
+            && let Some(seen) = seen
+        {
+            let holder = Lease::new(mine.name.clone(), seen.owner, None);
+            self.inner.renew(&holder, &changed).await?;
+        }
+        let mut answer = self.inner.renew(&mine, &changed).await?;
+        if self.has_fault(FloorLostAtRelease)
+            && let Renewed::Extended { token, .. } = &mut answer
+            && let Some(seen) = self.seen.lock().get_mut(&mine.name)
+        {
+            seen.floor = seen.floor.max(renewal.token_floor);
+            *token = seen.floor.map_or(*token, |floor| floor.max(*token));
+        }
         Ok(match answer {
             Renewed::Extended {
                 epoch, token, loss, ..

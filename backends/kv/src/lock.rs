@@ -202,6 +202,8 @@ impl DistLock for KvLock {
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
+        // A raised token would be in the record only, and a release deletes the record.
+        renewal.check_floor(&self.capabilities)?;
         for _ in 0..TRIES {
             let (current, history) = match self.records.read_held(lease).await? {
                 Ok(held) => held,

@@ -68,6 +68,7 @@ impl MemoryLock {
         capabilities.survives_restart = false;
         capabilities.expiry_clock = ExpiryClock::Host;
         capabilities.reach = Reach::Process;
+        capabilities.token_floor = true;
         capabilities.store_queue = true;
         capabilities.tells_force_release = true;
         Self {

@@ -96,7 +96,7 @@ impl Row {
         self.extra.as_ref().and_then(|extra| extra.nonce)
     }
 
-    /// Restarts the lease, and stores or removes the ticket's nonce in the same step.
+    /// Restarts the lease, raises the token, and stores or removes the ticket's nonce, in one step.
     pub(crate) fn renew(&mut self, now: Moment, renewal: &Renewal) {
         match renewal.ticket {
             TicketStep::Issue(nonce) => {
@@ -108,6 +108,9 @@ impl Row {
                 }
             }
             TicketStep::Keep => {}
+        }
+        if let Some(floor) = renewal.token_floor {
+            self.token = self.token.max(floor);
         }
         self.restart_lease(now, renewal.ttl);
     }

@@ -26,15 +26,16 @@ pub(crate) struct Shard {
     pub(crate) queues: HashMap<LockName, StoreQueue, RandomState>,
     /// An empty queue. The next lock that gets contenders reuses its memory.
     pub(crate) spare: StoreQueue,
-    /// The highest token that this shard has granted.
+    /// The highest token of this shard: of a grant, or of a renewal that has raised its token.
     pub(crate) last_token: u64,
     /// The number of the latest queue entry.
     pub(crate) last_entry: u64,
     /// The row count at which the next attempt removes the expired rows.
     pub(crate) sweep_at: usize,
-    /// The tokens of the latest force-released leases. A holder whose token is here gets the reason
-    /// `ForceReleased`. Tokens are unique within a shard.
-    pub(crate) forced: VecDeque<FencingToken>,
+    /// The names and tokens of the latest force-released leases. A holder whose name and token are
+    /// here gets the reason `ForceReleased`. Two locks of a shard can have the same token, because
+    /// a renewal can raise a token to any number.
+    pub(crate) forced: VecDeque<(LockName, FencingToken)>,
 }
 
 impl Shard {
@@ -51,14 +52,14 @@ impl Shard {
         }
     }
 
-    /// Stores the token of a force-released lease, so that its holder gets the reason.
-    pub(crate) fn remember_forced(&mut self, token: FencingToken) {
+    /// Stores a force-released lease, so that its holder gets the reason.
+    pub(crate) fn remember_forced(&mut self, name: &LockName, token: FencingToken) {
         // A short list is enough: few locks are force-released, and each holder asks for the reason
         // at its next renewal.
         if self.forced.len() == MAX_REMEMBERED_FORCED {
             self.forced.pop_front();
         }
-        self.forced.push_back(token);
+        self.forced.push_back((name.clone(), token));
     }
 
     /// Removes a row, and gives the turn to the first contender that is not skipped. Returns
@@ -80,9 +81,14 @@ impl Shard {
 
     /// Returns the reason of the loss for a lease without a row.
     pub(crate) fn loss_reason_without_row(&self, lease: &Lease) -> LossReason {
-        match lease.token {
-            Some(token) if self.forced.contains(&token) => LossReason::ForceReleased,
-            _ => LossReason::Removed,
+        let is_forced = lease.token.is_some_and(|token| {
+            let mut forced = self.forced.iter();
+            forced.any(|(name, of_forced)| *of_forced == token && *name == lease.name)
+        });
+        if is_forced {
+            LossReason::ForceReleased
+        } else {
+            LossReason::Removed
         }
     }
 

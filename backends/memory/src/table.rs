@@ -57,8 +57,9 @@ impl Now {
 /// removal is due when the number of rows has doubled since the last removal, so each grant pays a
 /// constant average cost.
 ///
-/// The token of a grant is `max(last + 1, wall clock in microseconds)`, where `last` is a counter
-/// of the shard. So the tokens of a name rise although a released name has no row.
+/// The token of a grant is `max(last + 1, wall clock in microseconds)`, where `last` is the highest
+/// token of the shard so far, granted or raised. So the tokens of a name rise although a released
+/// name has no row.
 ///
 /// Contenders wait in a store queue (see [`Table::join`]). While contenders wait, a free lock is
 /// reserved for the first of them.
@@ -153,7 +154,8 @@ impl Table {
         Ok(Attempt::Acquired(token))
     }
 
-    /// Renews a lease that holds its lock and has not expired. Returns the token of the lock.
+    /// Renews a lease that holds its lock and has not expired. Returns the token of the lock, which
+    /// a [floor](Renewal::token_floor) may have raised.
     ///
     /// # Errors
     /// The reason of the loss.
@@ -170,6 +172,9 @@ impl Table {
         };
         row.check(now, lease)?;
         row.renew(now, renewal);
+        // The counter outlives the row, so the next grant is above a raised token, also after a
+        // release or an expiry.
+        shard.last_token = shard.last_token.max(row.token().get());
         Ok(row.token())
     }
 
@@ -237,7 +242,7 @@ impl Table {
             _ => return Forced::NotHeld,
         }
         shard.free_and_give_turn(name, now, &mut deferred);
-        shard.remember_forced(expected);
+        shard.remember_forced(name, expected);
         Forced::Released
     }
 

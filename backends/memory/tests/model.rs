@@ -33,6 +33,8 @@ enum Step {
         lease: Pick,
         ttl: u64,
         ticket: Ticket,
+        /// The distance of the floor from the name's last token; `None`: no floor.
+        floor: Option<i64>,
     },
     /// The number stands for the nonce of a ticket; `None`: the release of a guard.
     Release(Pick, Option<u128>),
@@ -89,7 +91,7 @@ struct Held {
 #[derive(Default)]
 struct Model {
     rows: HashMap<usize, Held>,
-    /// All tokens of a name, in the order of grants.
+    /// All tokens of a name, in the order in which they were granted or raised.
     granted: BTreeMap<usize, Vec<FencingToken>>,
     /// Names and tokens of force-released leases, if the store reports that reason.
     forced: Vec<(usize, FencingToken)>,
@@ -203,11 +205,13 @@ fn any_steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0u128..2).prop_map(Ticket::Present),
         1 => (0u128..2).prop_map(Ticket::Redeem),
     ];
+    // The last floor is above the wall clock for the rest of the history.
+    let floor = prop::option::weighted(0.3, prop::sample::select(vec![-3_i64, 0, 5, 90_000_000]));
     let step = prop_oneof![
         6 => (named(), 0..OWNERS, ttl())
             .prop_map(|(name, owner, ttl)| Step::Acquire { name, owner, ttl }),
-        4 => (pick(), ttl(), ticket)
-            .prop_map(|(lease, ttl, ticket)| Step::Renew { lease, ttl, ticket }),
+        4 => (pick(), ttl(), ticket, floor)
+            .prop_map(|(lease, ttl, ticket, floor)| Step::Renew { lease, ttl, ticket, floor }),
         4 => (pick(), prop::option::weighted(0.3, 0u128..2))
             .prop_map(|(lease, nonce)| Step::Release(lease, nonce)),
         2 => (pick(), 0..OWNERS, ttl())
@@ -234,6 +238,7 @@ trait Subject {
     fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<FencingToken, LossReason>;
     fn force_release(&self, name: &LockName, expected: FencingToken) -> Forced;
     fn tells_force_release(&self) -> bool;
+    fn raises_tokens(&self) -> bool;
     fn inspect(&self, name: &LockName) -> LockInfo;
     fn list(&self, prefix: &str, after: Option<&LockName>, limit: u32) -> Vec<LockInfo>;
 }
@@ -295,6 +300,10 @@ impl Subject for BareTable {
     }
 
     fn tells_force_release(&self) -> bool {
+        true
+    }
+
+    fn raises_tokens(&self) -> bool {
         true
     }
 
@@ -390,6 +399,10 @@ impl Subject for BackendUnderTest {
         self.handles[0].capabilities().tells_force_release
     }
 
+    fn raises_tokens(&self) -> bool {
+        self.handles[0].capabilities().token_floor
+    }
+
     fn inspect(&self, name: &LockName) -> LockInfo {
         let info = self.next_handle().inspect(name).now_or_never().unwrap();
         info.unwrap()
@@ -447,7 +460,12 @@ fn run_step(subject: &dyn Subject, model: &mut Model, step: Step) -> Result<(), 
     match step {
         Step::Time(..) => Ok(()),
         Step::Acquire { name, owner, ttl } => run_acquire(subject, model, name, owner, ttl),
-        Step::Renew { lease, ttl, ticket } => run_renew(subject, model, &lease, ttl, ticket),
+        Step::Renew {
+            lease,
+            ttl,
+            ticket,
+            floor,
+        } => run_renew(subject, model, &lease, ttl, ticket, floor),
         Step::Release(lease, nonce) => run_release(subject, model, &lease, nonce),
         Step::HandOver { lease, next, ttl } => run_hand_over(subject, model, &lease, next, ttl),
         Step::Force { name, off_by } => run_force_release(subject, model, name, off_by),
@@ -498,10 +516,20 @@ fn run_renew(
     pick: &Pick,
     ttl: u64,
     ticket: Ticket,
+    floor: Option<i64>,
 ) -> Result<(), TestCaseError> {
     let token = model.picked_token(pick);
     let mut lease = Lease::new(name(pick.name), owner(pick.owner), token);
     let mut renewal = Renewal::plain(Ttl::from_millis(ttl).unwrap());
+    if subject.raises_tokens()
+        && let Some(last) = model
+            .granted
+            .get(&pick.name)
+            .and_then(|tokens| tokens.last())
+    {
+        let floor = floor.map(|above| last.get().saturating_add_signed(above));
+        renewal.token_floor = floor.and_then(|floor| FencingToken::new(floor).ok());
+    }
     let nonce = match ticket {
         Ticket::Keep | Ticket::Issue(_) => None,
         Ticket::Present(nonce) | Ticket::Redeem(nonce) => Some(nonce),
@@ -525,6 +553,10 @@ fn run_renew(
     prop_assert_eq!(answer.map(|_| ()), expected);
     if expected.is_ok() {
         let row = model.rows.get_mut(&pick.name).unwrap();
+        if let Some(floor) = renewal.token_floor.filter(|floor| *floor > row.token) {
+            row.token = floor;
+            model.granted.entry(pick.name).or_default().push(floor);
+        }
         prop_assert_eq!(answer, Ok(row.token));
         row.expires = model.now + Duration::from_millis(ttl);
     }

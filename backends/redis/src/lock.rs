@@ -322,6 +322,7 @@ pub(crate) fn capabilities(survives_restart: bool) -> Capabilities {
     let mut capabilities = Capabilities::new(BACKEND);
     capabilities.wakeup = Wakeup::Push;
     capabilities.survives_restart = survives_restart;
+    capabilities.token_floor = true;
     capabilities.store_queue = true;
     capabilities
 }

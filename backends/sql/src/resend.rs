@@ -12,11 +12,16 @@ use distlock_core::{Attempt, Error, ReleaseOutcome, TicketStep};
 /// Whether the operation may be sent again while the outcome of the first send is unknown. An
 /// acquire that finds its own lease reports the grant again. A second release of a free lock
 /// changes nothing. See [`answer_after_resend`]. A renewal that redeems a ticket is not sent
-/// again: a ticket can be redeemed only once, and the second answer would report a loss.
+/// again: a ticket can be redeemed only once, and the second answer would report a loss. The same
+/// holds for a renewal that raises the token of a lease with a token: the second send would not
+/// find that token.
 pub(crate) fn may_be_resent(op: &Operation) -> bool {
     match op {
         Operation::Acquire(_) | Operation::Release(_) => true,
-        Operation::Renew(_, renewal) => renewal.ticket != TicketStep::Redeem,
+        Operation::Renew(lease, renewal) => {
+            let changes_the_token = renewal.token_floor > lease.token && lease.token.is_some();
+            renewal.ticket != TicketStep::Redeem && !changes_the_token
+        }
         _ => false,
     }
 }
@@ -51,8 +56,8 @@ pub(crate) fn answer_after_resend(reply: Reply<Answer>, why: &Error) -> Reply<An
 #[cfg(test)]
 mod tests {
     use distlock_core::{
-        AcquireRequest, ErrorKind, HolderLabel, Lease, LockName, LossReason, OwnerId, Renewal,
-        Renewed, Ttl,
+        AcquireRequest, ErrorKind, FencingToken, HolderLabel, Lease, LockName, LossReason, OwnerId,
+        Renewal, Renewed, Ttl,
     };
 
     use super::*;
@@ -75,6 +80,15 @@ mod tests {
         assert!(may_be_resent(&renewal(TicketStep::Keep)));
         assert!(may_be_resent(&renewal(TicketStep::Issue(nonce))));
         assert!(!may_be_resent(&renewal(TicketStep::Redeem)));
+        let raising = |token| {
+            let mut lease = lease.clone();
+            lease.token = token;
+            let floor = FencingToken::new(9).unwrap();
+            Operation::Renew(lease, Renewal::raising(ttl, floor))
+        };
+        assert!(may_be_resent(&raising(None)));
+        assert!(may_be_resent(&raising(FencingToken::new(9).ok())));
+        assert!(!may_be_resent(&raising(FencingToken::new(8).ok())));
         assert!(!may_be_resent(&Operation::HandOver(lease.clone(), request)));
     }
 

@@ -153,6 +153,8 @@ impl DistLock for Locks {
             return Err(no_tickets());
         }
         refuse_ticket(lease)?;
+        // The token of a lock is the transaction that created its node, which nothing can raise.
+        renewal.check_floor(self.capabilities())?;
         let asked_at = context.clock.now();
         if let Some(reason) = context.ended_leases.loss_reason(lease.owner) {
             return Ok(Renewed::NotHeld(reason));

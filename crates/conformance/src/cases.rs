@@ -19,6 +19,7 @@ mod reentrancy;
 mod release;
 mod renewal;
 mod tickets;
+mod token_floor;
 mod waiting;
 
 use crate::spec::Spec;
@@ -34,6 +35,7 @@ pub(crate) const ALL: &[&[Spec]] = &[
     closing::CASES,
     loss::CASES,
     fencing::CASES,
+    token_floor::CASES,
     ownership::CASES,
     reentrancy::CASES,
     handover::CASES,

@@ -36,12 +36,16 @@ pub(crate) enum Needs {
     NoStoreQueue,
     /// The store has no tickets.
     NoTickets,
+    /// The store cannot raise the token of a lock.
+    NoTokenFloor,
     /// Worker processes were given.
     Processes,
     /// The store keeps a queue of contenders, and shows it.
     StoreQueue,
     /// The store has tickets.
     Tickets,
+    /// The store can raise the token of a lock.
+    TokenFloor,
     /// Each lease has an expiry that other clients see.
     VisibleExpiry,
 }
@@ -83,6 +87,7 @@ impl Needs {
             Self::NoHandOver => (can.hand_over, "this store has hand-overs"),
             Self::NoStoreQueue => (can.store_queue, "this store keeps a queue of waiters"),
             Self::NoTickets => (can.tickets, "this store has tickets"),
+            Self::NoTokenFloor => (can.token_floor, "this store can raise tokens"),
             Self::Processes if can.reach == Reach::Process => (
                 true,
                 "reach is process: no other process can share this store",
@@ -93,6 +98,7 @@ impl Needs {
             ),
             Self::StoreQueue => (!can.store_queue, "this store keeps no queue of waiters"),
             Self::Tickets => (!can.tickets, "this store has no tickets"),
+            Self::TokenFloor => (!can.token_floor, "this store cannot raise tokens"),
             Self::VisibleExpiry => (
                 by_session,
                 "leases end with sessions here, so no client sees when a lease expires",

@@ -22,6 +22,9 @@ pub(crate) struct BatchKind {
     pub(crate) operation: OperationKind,
     /// See [`KeyedOperation::with_waiters`].
     pub(crate) with_waiters: bool,
+    /// Whether the operations are renewals that raise tokens, and so need the counters too. All
+    /// other renewals name no counter.
+    pub(crate) raises_tokens: bool,
 }
 
 /// One operation on one key.
@@ -60,6 +63,10 @@ impl KeyedOperation {
                 kind => kind,
             },
             with_waiters: self.with_waiters,
+            raises_tokens: match &self.operation {
+                Operation::Renew(_, renewal) => renewal.token_floor.is_some(),
+                _ => false,
+            },
         }
     }
 
@@ -104,6 +111,7 @@ enum FurtherKey {
 fn script(kind: BatchKind) -> (&'static Script, &'static [FurtherKey]) {
     use FurtherKey::{Counter, Index, Queue};
     match kind.operation {
+        OperationKind::Renew if kind.raises_tokens => (&scripts::RENEW, &[Counter]),
         OperationKind::Renew => (&scripts::RENEW, &[]),
         OperationKind::Release if kind.with_waiters => (&scripts::RELEASE, &[Queue]),
         OperationKind::Release => (&scripts::RELEASE, &[]),
@@ -149,7 +157,8 @@ pub(crate) fn request_for_migrating_slot(layout: &KeyLayout, op: &KeyedOperation
     let script = match &op.operation {
         Operation::Acquire(_) => &scripts::ACQUIRE_MIGRATING,
         Operation::Release(_) if op.with_waiters => &scripts::RELEASE,
-        // Each other operation names only one key, or cannot be done with one key.
+        // Each other operation names only one key, or cannot be done with one key: a renewal that
+        // raises a token waits until the lock and the counter are on one server.
         _ => return None,
     };
     let mut command = redis::cmd("EVAL");
@@ -183,6 +192,9 @@ fn write_arguments(command: &mut Cmd, operation: &Operation) {
             };
             command.arg(value::lease(lease).as_bytes());
             command.arg(renewal.ttl.as_millis()).arg(ticket);
+            if let Some(floor) = renewal.token_floor {
+                command.arg(value::number(floor.get()));
+            }
         }
         Operation::Release(lease) => {
             command.arg(value::lease(lease).as_bytes());

@@ -55,6 +55,9 @@ pub struct Capabilities {
     pub reach: Reach,
     /// Whether a held lock can become a ticket and be resumed elsewhere.
     pub tickets: bool,
+    /// Whether a renewal can raise the token of its lock
+    /// ([`Renewal::token_floor`](crate::Renewal::token_floor)).
+    pub token_floor: bool,
     /// Whether a lock can pass to the next owner in one step of the store (the hand-over). At a
     /// store with [`Fairness::Fifo`] and without a hand-over, the next task of a process joins the
     /// store queue while the present holder still has the lock.
@@ -88,6 +91,7 @@ impl Capabilities {
             expiry_clock: ExpiryClock::Server,
             reach: Reach::Network,
             tickets: true,
+            token_floor: false,
             hand_over: true,
             store_queue: false,
             tells_force_release: false,

@@ -19,7 +19,7 @@ use crate::{
     clock::Moment,
     contract::{capabilities::Capabilities, loss::LossFeed},
     types::{
-        error::Result,
+        error::{Error, ErrorKind, Result},
         ident::{HolderInfo, HolderLabel, Meta, OwnerId},
         name::LockName,
         token::{Epoch, FencingToken},
@@ -388,16 +388,51 @@ pub struct Renewal {
     pub ttl: Ttl,
     /// The change to the lock's ticket, made in the same step.
     pub ticket: TicketStep,
+    /// If the lease holds the lock, the token of the lock and the counter of its name become at
+    /// least this high, in the same step. So every later grant of the name has a higher token, also
+    /// after a release and after an expiry, and also while the store's clock is below this number.
+    /// A lower floor changes nothing. Only a store with [`Capabilities::token_floor`] accepts a
+    /// floor.
+    pub token_floor: Option<FencingToken>,
 }
 
 impl Renewal {
-    /// A renewal that does not change the ticket.
+    /// A renewal that changes neither the ticket nor the token.
     #[must_use]
     pub const fn plain(ttl: Ttl) -> Self {
         Self {
             ttl,
             ticket: TicketStep::Keep,
+            token_floor: None,
         }
+    }
+
+    /// A renewal that raises the token of the lock to at least `floor`.
+    ///
+    /// The lease of such a renewal should have no token. With a token, a renewal that is repeated
+    /// after a lost answer would find the raised token, and would be answered as not held.
+    #[must_use]
+    pub const fn raising(ttl: Ttl, floor: FencingToken) -> Self {
+        Self {
+            ttl,
+            ticket: TicketStep::Keep,
+            token_floor: Some(floor),
+        }
+    }
+
+    /// Checks that a store with these capabilities can do this renewal. A backend without
+    /// [`Capabilities::token_floor`] calls this method before each renewal: a floor that is ignored
+    /// would let a later grant have a lower token.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unsupported`] for a floor without [`Capabilities::token_floor`].
+    pub fn check_floor(&self, capabilities: &Capabilities) -> Result<()> {
+        if self.token_floor.is_none() || capabilities.token_floor {
+            return Ok(());
+        }
+        let backend = capabilities.backend;
+        let problem = format!("{backend} cannot raise the token of a lock");
+        Err(Error::new(ErrorKind::Unsupported, problem).on(backend))
     }
 }
 
@@ -433,8 +468,9 @@ pub enum Renewed {
         /// The store's present history. If the epoch has changed while the lock is still held, the
         /// engine logs the change; that is not a loss.
         epoch: Epoch,
-        /// The token that is stored beside the lock. After a redeemed ticket, this is the token of
-        /// the guard that issued the ticket.
+        /// The token that is stored beside the lock: the raised token after a renewal with a
+        /// [floor](Renewal::token_floor). After a redeemed ticket, this is the token of the guard
+        /// that issued the ticket.
         token: FencingToken,
         /// The feed of the store's notifications about this lease.
         loss: LossFeed,

@@ -44,8 +44,8 @@ pub(crate) async fn issue(
         .note_sending(ttl)
         .map_err(|reason| lease_state.lost_error(reason))?;
     let renewal = Renewal {
-        ttl,
         ticket: TicketStep::Issue(nonce),
+        ..Renewal::plain(ttl)
     };
     let lease = lease_state.lease();
     let answer = bounded(
@@ -164,7 +164,11 @@ async fn step(
     step: TicketStep,
 ) -> Result<Renewed> {
     check_supported(parts.backend.capabilities())?;
-    let (lease, renewal) = (lease_of(ticket), Renewal { ttl, ticket: step });
+    let lease = lease_of(ticket);
+    let renewal = Renewal {
+        ticket: step,
+        ..Renewal::plain(ttl)
+    };
     bounded(
         &**parts.timing.clock(),
         LIMIT,

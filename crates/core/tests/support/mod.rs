@@ -356,6 +356,7 @@ impl DistLock for ScriptedLock {
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
+        renewal.check_floor(self.capabilities())?;
         while lease.name.as_str() == "block" && self.0.block.load(Ordering::SeqCst) {
             self.0.blocking.store(true, Ordering::SeqCst);
             std::thread::yield_now();

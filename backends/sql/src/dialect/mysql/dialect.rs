@@ -113,6 +113,7 @@ impl Dialect for MySqlDialect {
 
     fn capabilities() -> Capabilities {
         let mut capabilities = Capabilities::new(Self::NAME);
+        capabilities.token_floor = true;
         capabilities.store_queue = true;
         capabilities.tells_force_release = true;
         capabilities

@@ -122,6 +122,7 @@ impl Dialect for PostgresDialect {
     fn capabilities() -> Capabilities {
         let mut capabilities = Capabilities::new(Self::NAME);
         capabilities.wakeup = Wakeup::Push;
+        capabilities.token_floor = true;
         capabilities.store_queue = true;
         capabilities.tells_force_release = true;
         capabilities

@@ -145,6 +145,7 @@ impl Dialect for SqliteDialect {
         let mut capabilities = Capabilities::new(Self::NAME);
         capabilities.expiry_clock = ExpiryClock::Host;
         capabilities.reach = Reach::Host;
+        capabilities.token_floor = true;
         capabilities.store_queue = true;
         capabilities.tells_force_release = true;
         capabilities

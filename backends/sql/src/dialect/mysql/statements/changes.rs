@@ -193,16 +193,24 @@ impl Statements {
             .frequent()
     }
 
-    /// Extends leases that have not ended, and changes their tickets. Reports a token. The new end
-    /// of a lease counts from the time when the statement has locked the row.
+    /// Extends leases that have not ended, raises their tokens, and changes their tickets. Reports
+    /// a token. The new end of a lease counts from the time when the statement has locked the row.
+    ///
+    /// The row keeps a raised token after a release and after the end of the lease, and the reaper
+    /// leaves the row until the server's clock is above the token. So the next grant is above the
+    /// floor.
     pub(crate) fn renew<'a>(&self, leases: &[&'a Lease], renewal: &Renewal) -> Statement<'a> {
         let (set, issued) = match renewal.ticket {
             TicketStep::Keep => ("", None),
             TicketStep::Issue(issued) => (", nonce = ?", Some(nonce(issued))),
             TicketStep::Redeem => (", nonce = NULL", None),
         };
-        let set = format!("token = LAST_INSERT_ID(token), expires_at = {ROW_NOW} + ?{set}");
-        let values = [Some(Value::from(renewal.ttl)), issued];
+        let (token, floor) = match renewal.token_floor {
+            Some(floor) => ("GREATEST(token, ?)", Some(Value::from(floor.get()))),
+            None => ("token", None),
+        };
+        let set = format!("token = LAST_INSERT_ID({token}), expires_at = {ROW_NOW} + ?{set}");
+        let values = [floor, Some(Value::from(renewal.ttl)), issued];
         let condition = format!(" AND expires_at > {ROW_NOW}");
         let values = values.into_iter().flatten().collect();
         self.update(&set, values, leases, &condition)

@@ -161,10 +161,13 @@ fn acquires<'a>(ops: &[&'a Operation]) -> Option<Vec<&'a AcquireRequest>> {
 }
 
 /// The leases, if the operations can share a statement: all are releases, or all are renewals with
-/// the same TTL. Each lease must have a token, and none may use a ticket.
+/// the same TTL that change neither ticket nor token. Each lease must have a token, and none may
+/// use a ticket.
 fn alike_leases<'a>(ops: &[&'a Operation]) -> Option<Vec<&'a Lease>> {
     let plain_ttl = |op: &Operation| match op {
-        Operation::Renew(_, renewal) if renewal.ticket == TicketStep::Keep => {
+        Operation::Renew(_, renewal)
+            if renewal.ticket == TicketStep::Keep && renewal.token_floor.is_none() =>
+        {
             Some(Some(renewal.ttl))
         }
         Operation::Release(_) => Some(None),

@@ -32,16 +32,22 @@ pub(super) const ACQUIRE: Insert = Insert {
     number: "token",
 };
 
-/// The column `step` is the change of the ticket: 0 keep, 1 issue, 2 redeem.
+/// The column `step` is the change of the ticket: 0 keep, 1 issue, 2 redeem. The column `floor` is
+/// null for a renewal that does not raise the token: `greatest` ignores null.
+///
+/// The row keeps a raised token after a release and after the end of the lease, and the reaper
+/// leaves the row until the server's clock is above the token. So the next grant is above the
+/// floor.
 pub(super) const RENEW: Update = Update {
     input: "unnest($1::text[], $2::uuid[], $3::int8[], $4::uuid[], $5::int8[], $6::int4[],
-           $7::uuid[]) AS k (key, owner, token, nonce, ttl, step, issued)",
+           $7::uuid[], $8::int8[]) AS k (key, owner, token, nonce, ttl, step, issued, floor)",
     table: "distributed_lock",
     key: "lock_name",
     when: "l.holder_id = k.owner AND (k.token IS NULL OR l.token = k.token) AND l.expires_at > \
         clock_timestamp()
        AND (k.nonce IS NULL OR l.nonce = k.nonce)",
-    set: "expires_at = clock_timestamp() + k.ttl * interval '1 microsecond',
+    set: "token = greatest(l.token, k.floor),
+        expires_at = clock_timestamp() + k.ttl * interval '1 microsecond',
         nonce = CASE k.step WHEN 0 THEN l.nonce WHEN 1 THEN k.issued END",
     returning: "l.token",
     hint_id: "NULL",

@@ -84,6 +84,7 @@ pub(super) fn bind(
                 .bind_each(renewals().map(|it| micros(it.ttl)))
                 .bind_each(steps.into_iter())
                 .bind_each(issued.into_iter())
+                .bind_each(renewals().map(|it| it.token_floor.map(|it| it.get().cast_signed())))
         }
         OperationKind::Release => columns
             .bind_each(owners())

@@ -46,9 +46,13 @@ UPDATE distributed_lock AS l SET
    AND (l.hint_until <= ?4 OR l.hint_id = ?6 OR ?10)";
 
 /// `?1` rows of name, TTL, token or null, ticket's nonce or null, ticket step (0 keep, 1 issue, 2
-/// redeem); `?2` owners; `?6` nonces to issue.
+/// redeem), floor of the token (0 for none); `?2` owners; `?6` nonces to issue.
+///
+/// The row keeps a raised token after a release and after the end of the lease, and the reaper
+/// leaves the row until the wall clock is above the token. So the next grant is above the floor.
 pub(super) const RENEW: &str = "
 UPDATE distributed_lock AS l SET
+    token = max(l.token, j.value ->> 5),
     expires_at = ?4 + (j.value ->> 1),
     nonce = CASE j.value ->> 4 WHEN 0 THEN l.nonce WHEN 1 THEN substr(?6, j.key * 16 + 1, 16) END
   FROM json_each(?1) AS j

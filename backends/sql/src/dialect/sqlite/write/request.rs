@@ -78,7 +78,9 @@ pub(super) fn bind_batch(
                     TicketStep::Redeem => (2, Uuid::nil()),
                 };
                 let ttl = renewal.ttl.as_millis() * 1000;
-                rows.push((lease.name.as_str(), ttl, token(lease), nonce(lease), step));
+                let floor = renewal.token_floor.map_or(0, FencingToken::get);
+                let (name, token, nonce) = (lease.name.as_str(), token(lease), nonce(lease));
+                rows.push((name, ttl, token, nonce, step, floor));
                 issued_nonces.push(issued);
             }
             bind(&statements.renew, json(&rows), owners()).bind(id_blob(issued_nonces.iter()))
