@@ -58,6 +58,8 @@ enum Sabotage {
     RecordsTrimKeys,
     ReleasesNothing,
     ReusesTickets,
+    /// Every read of one record tells the same time.
+    StoreTimeStands,
     TrimsNames,
     WrongReason,
 }
@@ -71,11 +73,11 @@ async fn connect_saboteur(sabotage: Sabotage) -> Subject {
         let lock = Saboteur {
             inner: memory.lock(),
             sabotage,
+            seen: Arc::default(),
         };
         let records = SaboteurRecords {
             inner: memory.records(),
             sabotage,
-            seen: Arc::default(),
         };
         let clock: Arc<dyn Clock> = match sabotage {
             LostOnlyWhenAsked => Arc::new(NeverWakingClock),
@@ -181,6 +183,7 @@ catches! {
     a_hand_over_that_is_not_claimed:
         HandsOverInSilence by "ownership::hand_over_is_unsupported";
     a_ticket_won_twice: ReusesTickets by "tickets::one_of_many_resumes_succeeds";
+    a_store_time_that_stands_still: StoreTimeStands by "records::store_time_advances";
     trimmed_names: TrimsNames by "names::tricky_names_are_distinct";
     a_wrong_reason: WrongReason by "loss::forced_release_is_reported";
 }
@@ -575,6 +578,13 @@ impl SaboteurRecords {
         }
         RecordKey::new(key.as_str().trim_end()).unwrap_or_else(|_| key.clone())
     }
+
+    fn sabotage_entry(&self, entry: Entry) -> Entry {
+        match self.sabotage {
+            StoreTimeStands => entry.read_at(Duration::from_secs(1)),
+            _ => entry,
+        }
+    }
 }
 
 #[async_trait]
@@ -589,7 +599,8 @@ impl RecordsLayer for SaboteurRecords {
     }
 
     async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
-        self.inner.get(&self.sabotage_key(key)).await
+        let found = self.inner.get(&self.sabotage_key(key)).await?;
+        Ok(found.map(|entry| self.sabotage_entry(entry)))
     }
 
     async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {

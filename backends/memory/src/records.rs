@@ -98,6 +98,7 @@ impl Record {
             self.value.clone(),
             Some(now.since(self.written)),
         )
+        .read_at(now.since_boot())
     }
 }
 

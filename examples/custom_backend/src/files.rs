@@ -143,6 +143,7 @@ impl Files {
             stored.value,
             in_this_boot.then_some(age),
         )
+        .read_at(since_boot)
     }
 
     /// The path of a record's file. A key may be too long for the name of a file, and may have any

@@ -166,7 +166,8 @@ pub(crate) fn entry(key: &RecordKey, value: &[u8], now: u64) -> Result<Entry> {
             let (version, written) = head.split_at_checked(NUMBER_DIGITS)?;
             let (version, written) = (read_number(version)?, read_number(written)?);
             let age = Duration::from_micros(now.saturating_sub(written));
-            Some(Entry::new(Version::new(version), rest.to_vec(), Some(age)))
+            let entry = Entry::new(Version::new(version), rest.to_vec(), Some(age));
+            Some(entry.read_at(Duration::from_micros(now)))
         });
     parsed.ok_or_else(|| corrupt_record(key))
 }
@@ -263,6 +264,7 @@ mod tests {
                 b"\0bytes".to_vec(),
                 Some(Duration::from_micros(500))
             )
+            .read_at(Duration::from_micros(1500))
         );
         for value in [
             &b""[..],

@@ -32,7 +32,7 @@ pub trait Records: fmt::Debug + Send + Sync + 'static {
     fn backend(&self) -> &'static str;
 
     /// Whether [`Entry::age`] is present for every entry that was written since the store's clock
-    /// began.
+    /// began, and [`Entry::store_time`] for every entry.
     fn tells_ages(&self) -> bool;
 
     /// Opens a second handle on the same store. The connections of the new handle belong to the
@@ -115,17 +115,34 @@ pub struct Entry {
     /// [`Records::tells_ages`] is true, `None` means that the version was written before that clock
     /// began: in an earlier boot of the machine. The processes of that boot are gone.
     pub age: Option<Duration>,
+    /// The reading of the store's clock in the step that read this entry. It is the clock that ages
+    /// are counted on. Present if [`Records::tells_ages`] is true.
+    ///
+    /// The reading counts from the zero of that clock: from 1970 for the clock of a server, and
+    /// from the boot of the machine for the clock of one host
+    /// ([`ExpiryClock`](crate::ExpiryClock)). In a store of several servers, it is the clock of the
+    /// server that has the record. So only the difference between two readings of one kind of clock
+    /// has a meaning. The reading goes back only when the clock itself is set back.
+    pub store_time: Option<Duration>,
 }
 
 impl Entry {
-    /// An entry of these values.
+    /// An entry of these values, without the time of the read.
     #[must_use]
     pub const fn new(version: Version, value: Vec<u8>, age: Option<Duration>) -> Self {
         Self {
             version,
             value,
             age,
+            store_time: None,
         }
+    }
+
+    /// The same entry, read at this time of the store's clock.
+    #[must_use]
+    pub fn read_at(mut self, store_time: Duration) -> Self {
+        self.store_time = Some(store_time);
+        self
     }
 }
 

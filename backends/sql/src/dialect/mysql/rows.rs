@@ -109,8 +109,10 @@ fn lock_row(row: &MySqlRow, context: &StoreContext) -> Result<LockRow> {
 pub(super) fn record(row: &MySqlRow) -> Result<(RecordKey, Entry)> {
     let key = RecordKey::new(string(row, 0)?).map_err(|error| corrupt(error.message()))?;
     let version = Version::new(token_column(row, 1)?.get());
-    let age = after(column(row, 3)?, column(row, 4)?);
-    Ok((key, Entry::new(version, column(row, 2)?, Some(age))))
+    let now = column(row, 4)?;
+    let age = after(column(row, 3)?, now);
+    let entry = Entry::new(version, column(row, 2)?, Some(age));
+    Ok((key, entry.read_at(after(0, now))))
 }
 
 /// The time from `earlier` to `later`, both in microseconds; zero when `later` is not the later

@@ -86,7 +86,8 @@ pub(super) fn record(row: &PgRow) -> Result<(RecordKey, Entry)> {
     let key = RecordKey::new(key).map_err(|error| corrupt(error.message()))?;
     let version = Version::new(token(row, 1)?.get());
     let age = duration(finite(column(row, 3)?, "written_at")?);
-    Ok((key, Entry::new(version, column(row, 2)?, Some(age))))
+    let entry = Entry::new(version, column(row, 2)?, Some(age));
+    Ok((key, entry.read_at(duration(column(row, 4)?))))
 }
 
 /// A time that must be finite. The statements return null for an infinite time.

@@ -117,7 +117,7 @@ pub(super) fn record(
         false => None,
     };
     let entry = Entry::new(version(row, 1)?, column(row, 2)?, age);
-    Ok((key, entry))
+    Ok((key, entry.read_at(after(0, now.boot))))
 }
 
 /// The time from `earlier` to `later`, both in microseconds; zero when `later` is not the later

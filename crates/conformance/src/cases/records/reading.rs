@@ -35,6 +35,10 @@ pub(crate) const CASES: &[Spec] = &[
         "ages, where the store tells them, count from the last write"
     ),
     case!(
+        records::store_time_advances,
+        "where the store tells ages, each read tells the store's time, which never goes back"
+    ),
+    case!(
         records::any_bytes_are_values,
         "values are any bytes, from none to the limit"
     ),
@@ -169,6 +173,57 @@ async fn ages_count_from_the_write(cx: Context) -> Outcome {
     ensure!(
         age <= most + coarse + Duration::from_millis(200),
         "{age:?} old right after a second write"
+    );
+    Ok(())
+}
+
+async fn store_time_advances(cx: Context) -> Outcome {
+    let ((one, two), key) = (open_two_clients(&cx).await?, cx.key("a")?);
+    put_record(&*one, &key, b"1", Expect::Absent).await?;
+    let asked = now();
+    let first = read_record(&*one, &key).await?.store_time;
+    let answered = now();
+    let Some(first) = first else {
+        ensure!(
+            !one.tells_ages(),
+            "the store's time is promised and not told"
+        );
+        return Err(Failure::not_applicable("this store does not tell its time"));
+    };
+    ensure!(
+        one.tells_ages(),
+        "the store's time is told and not promised"
+    );
+    // Each kind of read tells the time, by any client.
+    let mut last = first;
+    for records in [&one, &two, &one] {
+        let many = records.get_many(&[cx.key("missing")?, key.clone()]).await?;
+        let many = many.into_iter().flatten().next();
+        let scanned = records.scan(cx.prefix(), None, 1).await?.pop();
+        let scanned = scanned.map(|(_, entry)| entry);
+        for (read, entry) in [("get_many", many), ("scan", scanned)] {
+            let Some(time) = entry.and_then(|entry| entry.store_time) else {
+                fail!("{read} does not tell the store's time");
+            };
+            ensure!(time >= last, "{read} read {time:?} after {last:?}");
+            last = time;
+        }
+    }
+    sleep(Duration::from_millis(300)).await;
+    let asked_again = now();
+    let Some(second) = read_record(&*two, &key).await?.store_time else {
+        fail!("the second read does not tell the store's time");
+    };
+    let (least, most) = (asked_again.since(answered), now().since(asked));
+    ensure!(second >= last, "a read told {second:?} after {last:?}");
+    let advanced = second.saturating_sub(first);
+    let coarse = cx
+        .capabilities()
+        .ttl_granularity
+        .max(Duration::from_millis(20));
+    ensure!(
+        advanced + coarse >= least && advanced <= most + coarse,
+        "the store's time advanced by {advanced:?} in {least:?} to {most:?}"
     );
     Ok(())
 }

@@ -67,7 +67,8 @@ SELECT {lock_columns}
 pub(super) const GET: &str = "
 SELECT record_key, version, value,
        (CASE WHEN isfinite(written_at) THEN extract(epoch FROM clock_timestamp() - written_at) * \
-           1000000 END)::int8
+           1000000 END)::int8,
+       (extract(epoch FROM clock_timestamp()) * 1000000)::int8
   FROM distributed_record WHERE record_key = ANY ($1::text[]) AND NOT deleted";
 
 /// `$1` keys.
@@ -79,7 +80,8 @@ SELECT record_key, version FROM distributed_record WHERE record_key = ANY ($1::t
 pub(super) const SCAN: &str = "
 SELECT record_key, version, value,
        (CASE WHEN isfinite(written_at) THEN extract(epoch FROM clock_timestamp() - written_at) * \
-           1000000 END)::int8
+           1000000 END)::int8,
+       (extract(epoch FROM clock_timestamp()) * 1000000)::int8
   FROM distributed_record
  WHERE record_key >= $1
    AND ($2::text IS NULL OR record_key <> $2)
