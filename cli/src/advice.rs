@@ -48,9 +48,9 @@ impl fmt::Display for Advice {
     }
 }
 
-/// Adds the `--backend`, `--records` and `--config` of this call to the commands that a failure advises. The
-/// library does not know these flags, and without them the advised command would use another store.
-/// A password is masked.
+/// Adds the `--backend`, `--records` and `--config` of this call to the commands that a failure
+/// advises. The library does not know these flags, and without them the advised command would use
+/// another store. A password is masked.
 pub fn add_store_flags(failure: Failure, global: &Global) -> Failure {
     failure.at_store(store_flags(global))
 }

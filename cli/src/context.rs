@@ -125,7 +125,8 @@ impl Context {
     pub fn targets(&self) -> Outcome<Vec<Target>> {
         if self.global.records.is_some() {
             return Err(Failure::usage(
-                "the argument '--records <URL>' says nothing here: each store keeps its own records",
+                "the argument '--records <URL>' says nothing here: each store keeps its own \
+                 records",
             ));
         }
         if self.global.backend.len() < 2 {

@@ -13,8 +13,8 @@ use crate::{
 ///
 /// Seven scenes, with a timeline and a verdict on each.
 /// It starts two real gateway processes on free ports over a SQLite file in a temporary folder (or
-/// over --backend, or with the records in --records) and connects real WebSocket clients to them. Nothing is left behind. Exit code 0
-/// says that every invariant held.
+/// over --backend, or with the records in --records) and connects real WebSocket clients to them.
+/// Nothing is left behind. Exit code 0 says that every invariant held.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Demo {

@@ -26,10 +26,11 @@ use crate::{
 /// Run one node.
 ///
 /// Clients connect by WebSocket, and every account has one session over all nodes of the same
-/// store (with --records, of the same two stores). Settings come from the [gateway] table of the configuration file, overridden by
-/// DISTLOCK_GATEWAY_ variables, overridden by flags. When it is ready it prints one JSON line on
-/// standard output with the addresses it is bound to. HUP has certificates read again. TERM, INT
-/// and every other signal that would end it, end it in an orderly way.
+/// store (with --records, of the same two stores). Settings come from the [gateway] table of the
+/// configuration file, overridden by DISTLOCK_GATEWAY_ variables, overridden by flags. When it is
+/// ready it prints one JSON line on standard output with the addresses it is bound to. HUP has
+/// certificates read again. TERM, INT and every other signal that would end it, end it in an
+/// orderly way.
 #[derive(Args, Debug)]
 #[command(after_help = RUN_EXAMPLES)]
 pub(super) struct RunNode {
