@@ -42,6 +42,8 @@ impl Screen {
         command
             .args(["--ctty", "--wait", "sh", "-c", script])
             .env("TOOL", env!("CARGO_BIN_EXE_distlock"))
+            // On a terminal that says it is dumb, the tool writes no colours.
+            .env("TERM", "xterm")
             .envs(
                 template
                     .get_envs()
