@@ -147,12 +147,10 @@ impl LoginRun {
         context: GrantContext<'_>,
     ) -> Result<std::result::Result<PreparedGrant, LoginOutcome>> {
         let node = &self.node;
-        let (read, observed) = tokio::join!(
-            node.directory.read_with_roster(&self.login.uid),
-            node.observe_epoch_of_records(),
-        );
-        let (seen, roster) = read?;
-        observed?;
+        let (seen, roster) = node.directory.read_with_roster(&self.login.uid).await?;
+        // Asked after the read: if the store of the records loses data before it answers the read,
+        // an epoch from before the loss would not show that the record lacks a session.
+        node.observe_epoch_of_records().await?;
         let VersionedRecord {
             version,
             mut record,

@@ -9,10 +9,10 @@ use std::{
 };
 
 use async_trait::async_trait;
-use distlock_conformance::LockLayer;
+use distlock_conformance::{LockLayer, RecordsLayer};
 use distlock_core::{
-    DistLock, Epoch, Error, ErrorKind, Lease, LockInfo, LockName, LossReason, RecordKey, Renewal,
-    Renewed, Result, Store, sync::Mutex,
+    DistLock, Entry, Epoch, Error, ErrorKind, Lease, LockInfo, LockName, LossReason, RecordKey,
+    Records, Renewal, Renewed, Result, Store, sync::Mutex,
 };
 use distlock_kickout::{Code, LoginOutcome, Session, Timers, Transition, Uid};
 use distlock_memory::Memory;
@@ -79,6 +79,40 @@ impl LockLayer for Layer {
     async fn close(&self) {}
 }
 
+/// Records of a store that fails over while it reads the record of an account.
+#[derive(Clone, Debug)]
+struct FailsOver {
+    records: Arc<dyn Records>,
+    /// The epoch that the locks beside the records tell.
+    epoch: Arc<Mutex<Option<Epoch>>>,
+    is_due: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl RecordsLayer for FailsOver {
+    fn below(&self) -> &Arc<dyn Records> {
+        &self.records
+    }
+
+    async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
+        if key.as_str().starts_with("sess/") && self.is_due.swap(false, Ordering::SeqCst) {
+            // Whatever the node asks beside this read is answered by the old primary.
+            for _ in 0..16 {
+                tokio::task::yield_now().await;
+            }
+            lose(&*self.records, key).await;
+            *self.epoch.lock() = Some(Epoch::new("after the failover"));
+        }
+        self.records.get(key).await
+    }
+}
+
+/// Deletes a record, as a failover may lose it.
+async fn lose(records: &dyn Records, key: &RecordKey) {
+    let entry = records.get(key).await.unwrap().unwrap();
+    records.delete(key, entry.version).await.unwrap();
+}
+
 impl TwoStores {
     fn new() -> Self {
         let (cluster, locks) = (Cluster::new(), Memory::default());
@@ -93,23 +127,29 @@ impl TwoStores {
     /// A node, and the layer over the locks of the store that keeps its records.
     async fn start_node(&self, name: &str, timers: &Timers) -> (Node, Layer) {
         let of_records = Layer::over(&self.cluster.memory);
-        let records = Store::new(
-            of_records.clone().into_lock(),
-            self.cluster.memory.records(),
-        );
-        let locks = Store::new(self.faults.clone().into_lock(), self.locks.records());
-        let store = locks.with_records_of(&records);
-        let with = |builder: distlock_kickout::Builder| builder.timers(timers.clone());
-        let node = self.cluster.start_node_on(name, store, with).await;
+        let records = self.cluster.memory.records();
+        let node = self.start_node_on(name, timers, &of_records, records).await;
         (node, of_records)
     }
 
-    /// Deletes the record of an account, as a failover may lose it.
+    async fn start_node_on(
+        &self,
+        name: &str,
+        timers: &Timers,
+        of_records: &Layer,
+        records: Arc<dyn Records>,
+    ) -> Node {
+        let records = Store::new(of_records.clone().into_lock(), records);
+        let locks = Store::new(self.faults.clone().into_lock(), self.locks.records());
+        let store = locks.with_records_of(&records);
+        let with = |builder: distlock_kickout::Builder| builder.timers(timers.clone());
+        self.cluster.start_node_on(name, store, with).await
+    }
+
+    /// Deletes the record of an account.
     async fn lose_record(&self, uid: &Uid) {
-        let records = self.cluster.memory.records();
         let key = RecordKey::new(format!("sess/{uid}")).unwrap();
-        let entry = records.get(&key).await.unwrap().unwrap();
-        records.delete(&key, entry.version).await.unwrap();
+        lose(&*self.cluster.memory.records(), &key).await;
     }
 }
 
@@ -170,6 +210,28 @@ async fn after_a_failover_of_the_records_no_login_overlooks_a_lost_session() {
     let pc = admit_later(&n2, &anna, "pc").await;
     assert_eq!(notice_of(&phone).await.code, Code::Superseded);
     assert!(pc.check().is_ok());
+}
+
+#[tokio::test]
+async fn a_failover_of_the_records_in_the_middle_of_a_login_is_noticed_by_that_login() {
+    let stores = TwoStores::new();
+    let (n1, _) = stores.start_node("n1", &timers()).await;
+    let of_records = Layer::over(&stores.cluster.memory);
+    let fails_over = FailsOver {
+        records: stores.cluster.memory.records(),
+        epoch: Arc::clone(&of_records.epoch),
+        is_due: Arc::default(),
+    };
+    let records = fails_over.clone().into_records();
+    let n2 = stores
+        .start_node_on("n2", &timers(), &of_records, records)
+        .await;
+    let anna = uid("anna");
+    let phone = n1.admit(&anna, "phone").await;
+    fails_over.is_due.store(true, Ordering::SeqCst);
+    let early = n2.login(&anna, "pc").await;
+    assert!(matches!(early, LoginOutcome::Busy { .. }), "{early:?}");
+    assert!(phone.check().is_ok());
 }
 
 /// Redis keeps its epoch when its keys are deleted, and the roster is in the other store.
