@@ -133,16 +133,16 @@ impl Store {
     }
 
     /// Closes the locker (see [`Locker::close`]) and the records' connections, in at most 10
-    /// seconds. If the records are in another store, then closes that store in the same way.
+    /// seconds. If the records are in another store, closes that store in the same way and at the
+    /// same time.
     ///
     /// # Cancel safety
     /// Safe: a second call continues the steps of the first one.
     pub async fn close(&self) {
-        // The locks come first: their releases should not wait for the store of the records.
-        self.parts.close().await;
-        if !Arc::ptr_eq(&self.parts, &self.records) {
-            self.records.close().await;
+        if Arc::ptr_eq(&self.parts, &self.records) {
+            return self.parts.close().await;
         }
+        tokio::join!(self.parts.close(), self.records.close());
     }
 }
 
