@@ -59,17 +59,15 @@ impl AdminHttp {
 
     /// Reads the address from the flag, the variable or the configuration.
     pub(super) fn without_token(context: &Context, address: &AdminAddress) -> Outcome<Self> {
-        if context.has_backend_flag() {
-            return Err(Failure::usage(
-                "the argument '--backend <URL>' says nothing here: the node at --admin has its \
-                own store",
-            ));
-        }
-        if context.records_flag().is_some() {
-            return Err(Failure::usage(
-                "the argument '--records <URL>' says nothing here: the node at --admin has its \
-                own store",
-            ));
+        let flags = [
+            (context.has_backend_flag(), "--backend"),
+            (context.records_flag().is_some(), "--records"),
+        ];
+        if let Some((_, flag)) = flags.into_iter().find(|(is_given, _)| *is_given) {
+            return Err(Failure::usage(format!(
+                "the argument '{flag} <URL>' says nothing here: the node at --admin has its own \
+                 stores"
+            )));
         }
         let config = Settings::read(context)?.config;
         // An empty variable counts as unset, but an empty flag is a mistake.
