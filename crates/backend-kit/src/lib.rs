@@ -14,6 +14,7 @@
 //! | operations, their answers, and how they are undone | [`operation`] |
 //! | many operations in one request | [`batch`] |
 //! | the connections of a pool, and the epochs that they found | [`Lender`], [`EpochHistory`] |
+//! | several stores that one backend is made of | [`Members`] |
 //! | the pace of attempts to connect to a server that is away | [`ConnectGate`] |
 //! | when a waiter renews its entry in the store queue | [`queue_entry`] |
 //! | how many requests a store has sent | [`RequestCount`] |
@@ -35,6 +36,7 @@ mod epoch_history;
 mod file_reads;
 mod lending;
 mod mask;
+mod members;
 mod open_flag;
 pub mod operation;
 mod options;
@@ -63,6 +65,7 @@ pub use {
     file_reads::{FileReads, read_bounded},
     lending::{Lender, Loan},
     mask::{is_secret, mask},
+    members::{Member, MemberHandle, MemberTarget, Members, Sent},
     open_flag::OpenFlag,
     options::{Given, Options, Origin, hint, nearest, unknown_option},
     password::{PasswordRule, Secret, TLS_DISABLE, is_loopback},

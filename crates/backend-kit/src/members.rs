@@ -1,0 +1,424 @@
+//! Several stores that one backend is made of. A store that is away is opened later.
+//!
+//! This module owns the handles of the members, and knows which of them answer. Invariant: nobody
+//! waits for a member that is away: [`Member::begin`] returns at once. A member that has stopped to
+//! answer gets one request at a time until it answers again; otherwise the requests of a busy
+//! process would pile up.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use distlock_core::{
+    Clock, DistLock, Error, ErrorKind, Moment, Records, Result, Store, at_most, sync::Mutex,
+};
+use tokio::{
+    sync::watch,
+    task::{JoinHandle, JoinSet},
+};
+
+use crate::{Drivers, Target};
+
+/// The time without an answer after which a member counts as silent.
+const SILENT_AFTER: Duration = Duration::from_millis(500);
+
+/// The first pause between two attempts to open a member. Each failure doubles the pause.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+
+/// The longest pause between two attempts to open a member.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// One store of several, by name.
+#[derive(Clone, Debug)]
+pub struct MemberTarget {
+    /// The name, which stays when the address or the password changes.
+    pub name: String,
+    /// The store.
+    pub target: Target,
+}
+
+/// The handles of several stores, opened for one runtime.
+#[derive(Debug)]
+pub struct Members {
+    members: Vec<Arc<Member>>,
+    /// The tasks that open members. They end with this value.
+    opening: Vec<JoinHandle<()>>,
+}
+
+/// One member.
+pub struct Member {
+    name: String,
+    masked_url: String,
+    clock: Arc<dyn Clock>,
+    state: watch::Sender<State>,
+    traffic: Mutex<Traffic>,
+}
+
+/// A member's locks and records.
+#[derive(Clone, Debug)]
+pub struct MemberHandle {
+    /// The locks.
+    pub lock: Arc<dyn DistLock>,
+    /// The records.
+    pub records: Arc<dyn Records>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The member is not open. The error is that of the last attempt.
+    Opening(Option<Error>),
+    Open(MemberHandle),
+    Closed,
+}
+
+/// The requests to a member.
+#[derive(Debug)]
+struct Traffic {
+    in_flight: usize,
+    /// The moment of the last answer, or of the first request after a pause.
+    since: Moment,
+    silent: bool,
+}
+
+/// A request in flight. A value that is dropped without [`Sent::answered`] counts as a request
+/// without an answer.
+#[derive(Debug)]
+pub struct Sent<'a> {
+    member: &'a Member,
+}
+
+impl Members {
+    /// Opens the members in the background, and returns when `needed` of them are open.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] for a member whose target is wrong; and the error of a member
+    /// when so many cannot be opened that `needed` cannot be reached.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn open(
+        targets: Vec<MemberTarget>,
+        drivers: &Drivers,
+        needed: usize,
+    ) -> Result<Self> {
+        let mut opened = Self {
+            members: Vec::new(),
+            opening: Vec::new(),
+        };
+        for MemberTarget { name, target } in targets {
+            let parts = target.parts().map_err(|error| of_member(&name, error))?;
+            let clock = Arc::clone(&parts.clock);
+            let member = Member::new(name, parts.masked_url().to_owned(), clock);
+            let (drivers, limit) = (drivers.clone(), parts.connect_timeout);
+            let task = Arc::clone(&member).keep_opening(move |clock| {
+                let (drivers, parts) = (drivers.clone(), parts.clone());
+                async move {
+                    let late = || {
+                        let problem = format!("it did not answer within {limit:?}");
+                        Err(Error::new(ErrorKind::Unavailable, problem))
+                    };
+                    let opening = Box::pin(drivers.open_parts(parts));
+                    let store = at_most(&*clock, limit, opening)
+                        .await
+                        .unwrap_or_else(late)?;
+                    Ok(MemberHandle::of(&store))
+                }
+            });
+            opened.members.push(member);
+            opened.opening.push(tokio::spawn(task));
+        }
+        opened.wait_for(needed).await?;
+        Ok(opened)
+    }
+
+    /// Makes members of stores that are open.
+    #[must_use]
+    pub fn of_stores(stores: impl IntoIterator<Item = (String, Store)>) -> Self {
+        let members = stores.into_iter().map(|(name, store)| {
+            let url = store.backend().capabilities().backend.to_owned();
+            let member = Member::new(name, url, store.clock());
+            member
+                .state
+                .send_replace(State::Open(MemberHandle::of(&store)));
+            member
+        });
+        Self {
+            members: members.collect(),
+            opening: Vec::new(),
+        }
+    }
+
+    /// Opens second handles on the members, for the calling runtime. Returns when `needed` of them
+    /// are open; the others follow in the background.
+    ///
+    /// # Errors
+    /// As [`Members::open`].
+    pub async fn reopen(&self, needed: usize) -> Result<Self> {
+        let mut opened = Self {
+            members: Vec::new(),
+            opening: Vec::new(),
+        };
+        for first in &self.members {
+            let (name, url) = (first.name.clone(), first.masked_url.clone());
+            let member = Member::new(name, url, Arc::clone(&first.clock));
+            let first = Arc::clone(first);
+            let task = Arc::clone(&member).keep_opening(move |_| {
+                let first = Arc::clone(&first);
+                async move {
+                    let handle = first.opened().await?;
+                    Ok(MemberHandle {
+                        lock: handle.lock.reopen().await?,
+                        records: handle.records.reopen().await?,
+                    })
+                }
+            });
+            opened.members.push(member);
+            opened.opening.push(tokio::spawn(task));
+        }
+        opened.wait_for(needed).await?;
+        Ok(opened)
+    }
+
+    /// Waits until each member was tried once.
+    pub async fn all_tried(&self) {
+        for member in &self.members {
+            // The outcome is read from the member.
+            let _ = member.first_try().await;
+        }
+    }
+
+    /// The members, in the order in which they were given.
+    #[must_use]
+    pub fn all(&self) -> &[Arc<Member>] {
+        &self.members
+    }
+
+    /// Waits until `needed` members are open, or until so many have failed that `needed` members
+    /// cannot be open now.
+    async fn wait_for(&self, needed: usize) -> Result<()> {
+        let mut tries = JoinSet::new();
+        for member in &self.members {
+            let member = Arc::clone(member);
+            tries.spawn(async move { member.first_try().await });
+        }
+        let (mut open, mut failed) = (0, None);
+        while open < needed {
+            match tries.join_next().await {
+                Some(Ok(Ok(()))) => open += 1,
+                Some(Ok(Err(error))) => failed = Some(error),
+                // A task that panicked, or the end.
+                Some(Err(_)) => {}
+                None => {
+                    let none = || Error::new(ErrorKind::Internal, "there are too few members");
+                    return Err(failed.unwrap_or_else(none));
+                }
+            }
+            // Nobody waits for a member that hangs if the others cannot be enough.
+            if open + tries.len() < needed
+                && let Some(error) = failed.take()
+            {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes the members, and stops opening those that are away.
+    pub async fn close(&self) {
+        for task in &self.opening {
+            task.abort();
+        }
+        let mut closing = JoinSet::new();
+        for member in &self.members {
+            let member = Arc::clone(member);
+            closing.spawn(async move { member.close().await });
+        }
+        closing.join_all().await;
+    }
+}
+
+impl Drop for Members {
+    fn drop(&mut self) {
+        for task in &self.opening {
+            task.abort();
+        }
+    }
+}
+
+impl MemberHandle {
+    fn of(store: &Store) -> Self {
+        Self {
+            lock: store.backend(),
+            records: store.records(),
+        }
+    }
+}
+
+impl Member {
+    fn new(name: String, masked_url: String, clock: Arc<dyn Clock>) -> Arc<Self> {
+        let since = clock.now();
+        Arc::new(Self {
+            name,
+            masked_url,
+            clock,
+            state: watch::Sender::new(State::Opening(None)),
+            traffic: Mutex::new(Traffic {
+                in_flight: 0,
+                since,
+                silent: false,
+            }),
+        })
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The URL without its password.
+    #[must_use]
+    pub fn masked_url(&self) -> &str {
+        &self.masked_url
+    }
+
+    /// Tries to open the member until that succeeds.
+    async fn keep_opening<F>(self: Arc<Self>, open: impl Fn(Arc<dyn Clock>) -> F)
+    where
+        F: Future<Output = Result<MemberHandle>>,
+    {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match open(Arc::clone(&self.clock)).await {
+                Ok(handle) => {
+                    self.state.send_replace(State::Open(handle));
+                    return;
+                }
+                Err(error) => {
+                    let rest = error.retry_pause();
+                    tracing::debug!(member = self.name, %error, "a member cannot be opened");
+                    self.state
+                        .send_replace(State::Opening(Some(self.of_this(error))));
+                    self.clock.sleep(rest.unwrap_or(pause)).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+            }
+        }
+    }
+
+    /// Waits for the first attempt to open the member.
+    async fn first_try(&self) -> Result<()> {
+        let mut state = self.state.subscribe();
+        let tried = state
+            .wait_for(|state| !matches!(state, State::Opening(None)))
+            .await;
+        match tried.as_deref() {
+            Ok(State::Open(_)) => Ok(()),
+            Ok(State::Opening(Some(error))) => Err(error.clone()),
+            Ok(State::Opening(None) | State::Closed) | Err(_) => Err(self.closed()),
+        }
+    }
+
+    /// Waits until the member is open.
+    async fn opened(&self) -> Result<MemberHandle> {
+        let mut state = self.state.subscribe();
+        let open = state
+            .wait_for(|state| !matches!(state, State::Opening(_)))
+            .await;
+        match open.as_deref() {
+            Ok(State::Open(handle)) => Ok(handle.clone()),
+            Ok(State::Opening(_) | State::Closed) | Err(_) => Err(self.closed()),
+        }
+    }
+
+    fn closed(&self) -> Error {
+        self.of_this(Error::new(ErrorKind::Closed, "the member was closed"))
+    }
+
+    /// Adds the name of this member to an error.
+    #[must_use]
+    pub fn of_this(&self, error: Error) -> Error {
+        of_member(&self.name, error)
+    }
+
+    /// Begins a request.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] when the member is not open, or has stopped to answer and a
+    /// request to it is in flight; [`ErrorKind::Closed`] after a close.
+    pub fn begin(&self) -> Result<(MemberHandle, Sent<'_>)> {
+        let handle = match &*self.state.borrow() {
+            State::Open(handle) => handle.clone(),
+            State::Closed => return Err(self.closed()),
+            State::Opening(error) => {
+                let away = || Error::new(ErrorKind::Unavailable, "the member is being opened");
+                return Err(error.clone().unwrap_or_else(|| self.of_this(away())));
+            }
+        };
+        let now = self.clock.now();
+        let mut traffic = self.traffic.lock();
+        if traffic.in_flight == 0 {
+            traffic.since = now;
+        } else if now.since(traffic.since) > SILENT_AFTER {
+            traffic.silent = true;
+        }
+        if traffic.silent && traffic.in_flight > 0 {
+            let problem = "the member does not answer";
+            return Err(self.of_this(Error::new(ErrorKind::Unavailable, problem)));
+        }
+        traffic.in_flight += 1;
+        drop(traffic);
+        Ok((handle, Sent { member: self }))
+    }
+
+    /// Whether the member is open and answers.
+    #[must_use]
+    pub fn answers(&self) -> bool {
+        let open = matches!(&*self.state.borrow(), State::Open(_));
+        let traffic = self.traffic.lock();
+        let late = self.clock.now().since(traffic.since) > SILENT_AFTER;
+        open && !traffic.silent && !(traffic.in_flight > 0 && late)
+    }
+
+    async fn close(&self) {
+        let before = self.state.send_replace(State::Closed);
+        if let State::Open(handle) = before {
+            handle.lock.close().await;
+            handle.records.close().await;
+        }
+    }
+}
+
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Member")
+            .field("name", &self.name)
+            .field("url", &self.masked_url)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Sent<'_> {
+    /// Notes that the member has answered.
+    pub fn answered(self) {
+        let mut traffic = self.member.traffic.lock();
+        traffic.since = self.member.clock.now();
+        traffic.silent = false;
+    }
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        self.member.traffic.lock().in_flight -= 1;
+    }
+}
+
+/// The same error, with the member's name in front of it.
+fn of_member(name: &str, error: Error) -> Error {
+    let kind = error.kind();
+    let problem = format!("member {name:?} of the backend");
+    let named = Error::new(kind, problem);
+    match error.retry_pause() {
+        Some(pause) => named.retry_in(pause),
+        None => named,
+    }
+    .caused_by(error)
+}
