@@ -58,6 +58,7 @@ async fn closed_handle_refuses(cx: Context) -> Outcome {
     let Some(grant) = backend.try_acquire(&ask).await?.acquired() else {
         fail!("the lock should be free");
     };
+    let owner = grant.owner.unwrap_or(owner);
     let lease = Lease::new(held.clone(), owner, Some(grant.token));
     let wanted = request(free.as_str(), OwnerId::new(), cx.long_ttl())?;
     let next = request(held.as_str(), OwnerId::new(), cx.long_ttl())?;
@@ -169,6 +170,7 @@ async fn locks_and_records_close_separately(cx: Context) -> Outcome {
     let more = records.reopen().await?;
     soon("close", records.close()).await?;
     ensure!(more.get(&key).await?.is_some(), "the record is there");
+    let owner = grant.owner.unwrap_or(owner);
     again
         .release(&Lease::new(name, owner, Some(grant.token)))
         .await?;

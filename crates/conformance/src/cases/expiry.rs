@@ -243,7 +243,8 @@ async fn acquire_directly(backend: &dyn DistLock, name: &str, ttl: Duration) -> 
     let Some(grant) = backend.try_acquire(&wanted).await?.acquired() else {
         fail!("the lock should be free");
     };
-    Ok(Lease::new(wanted.name, wanted.owner, Some(grant.token)))
+    let owner = grant.owner_after(&wanted);
+    Ok(Lease::new(wanted.name, owner, Some(grant.token)))
 }
 
 async fn late_release_harms_nobody(cx: Context) -> Outcome {

@@ -451,6 +451,7 @@ async fn requests_are_counted_per_client(cx: Context) -> Outcome {
             let Some(grant) = backend.try_acquire(&asked).await?.acquired() else {
                 fail!("{name:?} should be free");
             };
+            let owner = grant.owner_after(&asked);
             backend
                 .release(&Lease::new(asked.name, owner, Some(grant.token)))
                 .await?;

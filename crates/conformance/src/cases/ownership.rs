@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use distlock_core::{
-    AcquireRequest, DistLock, FencingToken, Grant, HandOver, HolderLabel, Lease, LockName, OwnerId,
+    AcquireRequest, DistLock, FencingToken, HandOver, HolderLabel, Lease, LockName, OwnerId,
     ReleaseOutcome, Renewal, Renewed, Ttl,
 };
 
@@ -86,6 +86,8 @@ pub(crate) const CASES: &[Spec] = &[
 struct DirectHold {
     backend: Arc<dyn DistLock>,
     lease: Lease,
+    /// The owner of the request. The lease has another one where the backend chooses it.
+    asked_by: OwnerId,
     token: FencingToken,
     ttl: Duration,
 }
@@ -94,17 +96,20 @@ impl DirectHold {
     /// Takes the lock, which must be free.
     async fn new(cx: &Context, tail: &str, ttl: Duration) -> Outcome<Self> {
         let (backend, name, owner) = (cx.backend().await?, cx.name(tail), OwnerId::new());
-        let Some(Grant { token, .. }) = backend
+        let Some(grant) = backend
             .try_acquire(&request(&name, owner, ttl)?)
             .await?
             .acquired()
         else {
             fail!("the lock should be free");
         };
+        let (token, asked_by) = (grant.token, owner);
+        let owner = grant.owner.unwrap_or(asked_by);
         let lease = Lease::new(LockName::new(name)?, owner, Some(token));
         Ok(Self {
             backend,
             lease,
+            asked_by,
             token,
             ttl,
         })
@@ -213,7 +218,7 @@ async fn repeated_acquire_keeps_the_token(cx: Context) -> Outcome {
     while now().since(start) < 2 * ttl {
         let Some(again) = held
             .backend
-            .try_acquire(&held.request_by(held.lease.owner)?)
+            .try_acquire(&held.request_by(held.asked_by)?)
             .await?
             .acquired()
         else {
@@ -353,6 +358,7 @@ async fn repeated_attempt_keeps_the_token(cx: Context) -> Outcome {
     };
     ensure_eq!(again.token, first.token, "the token of a repeated grant");
     contender.leave().await?;
+    let owner = first.owner.unwrap_or(owner);
     let lease = Lease::new(LockName::new(&name)?, owner, Some(first.token));
     ensure_eq!(
         backend
@@ -402,6 +408,7 @@ async fn contender_gets_the_lock_on_release(cx: Context) -> Outcome {
     .await??;
     ensure!(granted.token > token, "tokens rise");
     contender.leave().await?;
+    let owner = granted.owner.unwrap_or(owner);
     let lease = Lease::new(name, owner, Some(granted.token));
     ensure!(
         matches!(
@@ -432,8 +439,9 @@ async fn contender_that_left_blocks_nobody(cx: Context) -> Outcome {
     let Some(grant) = other.try_acquire(&third).await?.acquired() else {
         fail!("the lock should be free for a third owner");
     };
+    let owner = grant.owner_after(&third);
     other
-        .release(&Lease::new(name, third.owner, Some(grant.token)))
+        .release(&Lease::new(name, owner, Some(grant.token)))
         .await?;
     Ok(())
 }

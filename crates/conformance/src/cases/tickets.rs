@@ -567,7 +567,8 @@ async fn missing_tickets_are_unsupported(cx: Context) -> Outcome {
     let Some(grant) = backend.try_acquire(&wanted).await?.acquired() else {
         fail!("the lock should be free");
     };
-    let lease = Lease::new(wanted.name, wanted.owner, Some(grant.token));
+    let owner = grant.owner_after(&wanted);
+    let lease = Lease::new(wanted.name, owner, Some(grant.token));
     let nonce = *OwnerId::new().as_uuid();
     let mut by_ticket = lease.clone();
     by_ticket.nonce = Some(nonce);

@@ -4,8 +4,8 @@
 use std::{sync::Arc, time::Duration};
 
 use distlock_core::{
-    AcquireRequest, DistLock, ErrorKind, FencingToken, Forced, Grant, HandOver, Lease, LockName,
-    OwnerId, ReleaseOutcome, Renewal, Renewed, Ttl,
+    AcquireRequest, DistLock, ErrorKind, FencingToken, Forced, HandOver, Lease, LockName, OwnerId,
+    ReleaseOutcome, Renewal, Renewed, Ttl,
 };
 use futures_util::future::{join_all, try_join_all};
 
@@ -104,9 +104,10 @@ impl Lock {
     async fn take(self) -> Outcome<Held> {
         let owner = OwnerId::new();
         let attempt = self.backend.try_acquire(&self.request(owner)?).await?;
-        let Some(Grant { token, .. }) = attempt.acquired() else {
+        let Some(grant) = attempt.acquired() else {
             fail!("the lock should be free");
         };
+        let (token, owner) = (grant.token, grant.owner.unwrap_or(owner));
         let lock = self;
         Ok(Held { lock, owner, token })
     }
