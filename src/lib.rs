@@ -64,6 +64,7 @@
 //! | `mysql://USER@HOST/DATABASE`, `mariadb://` | anybody who can connect | `mysql` (with TLS: `mysql`, `tls`) |
 //! | `postgres://USER@HOST/DATABASE` | anybody who can connect | `postgres` (with TLS: `postgres`, `tls`) |
 //! | `kv+URL` | the same callers as the store of that URL, which keeps the locks as records | `kv` |
+//! | `quorum:?member=NAME=URL&..` | anybody who can connect to a majority of 3, 5 or 7 stores | `quorum` |
 //! | `zookeeper://HOST,HOST/ROOT` | anybody who can connect | `zookeeper` (with TLS: `tls`, with SASL: `sasl` as well) |
 //!
 //! Options are query parameters (`sqlite:locks.db?connect_timeout=2s`) or keys of the `[backend]`
@@ -71,8 +72,8 @@
 //!
 //! # Features
 //!
-//! `memory` (default), `sqlite`, `redis`, `mysql`, `postgres`, `zookeeper`, `kv`; `tls` for
-//! backends that support it, and `sasl` for ZooKeeper. The error for a URL whose backend is not
+//! `memory` (default), `sqlite`, `redis`, `mysql`, `postgres`, `zookeeper`, `kv`, `quorum`; `tls`
+//! for backends that support it, and `sasl` for ZooKeeper. The error for a URL whose backend is not
 //! compiled in contains the line of `Cargo.toml` that adds it.
 
 pub mod backend;
@@ -96,6 +97,15 @@ pub use distlock_core::{
 #[cfg(feature = "kv")]
 pub use distlock_kv::KvLock;
 pub use registry::Registry;
+
+/// Locks on a majority of several stores: the steps of an operator.
+#[cfg(feature = "quorum")]
+pub mod quorum {
+    #[doc(inline)]
+    pub use distlock_quorum::{
+        MarkerReport, MemberReport, QuorumLock, init, readmit, reconfigure, show,
+    };
+}
 
 /// Compiles the snippets of the guide as documentation tests.
 #[cfg(all(doctest, feature = "memory", feature = "redis", feature = "sqlite"))]

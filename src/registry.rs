@@ -51,6 +51,7 @@ impl Registry {
             "zookeeper" distlock_zookeeper::ZooKeeperDriver, ("zookeeper", "zookeeper");
             "memory" distlock_memory::MemoryDriver, ("memory", "memory");
             "kv" distlock_kv::KvDriver, ("kv+", "kv");
+            "quorum" distlock_quorum::QuorumDriver, ("quorum", "quorum");
         };
         Self { drivers }
     }

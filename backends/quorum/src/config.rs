@@ -1,0 +1,133 @@
+//! The members and the longest lease, from a URL or a configuration, checked.
+
+use std::time::Duration;
+
+use distlock_backend_kit::{DriverOption, Drivers, MemberTarget, Target, TargetParts};
+use distlock_core::{Capabilities, Error, ErrorKind, Result};
+
+use crate::{marker::Agreement, shared::NAME};
+
+pub(crate) const MEMBER: DriverOption = DriverOption::new(
+    "member",
+    "`NAME=URL`, given 3, 5 or 7 times: a member. The name stays when the address or the password \
+     changes",
+    "",
+);
+
+pub(crate) const MAX_LEASE: DriverOption = DriverOption::new(
+    "max_lease",
+    "1 s to 24 h: the longest lease. A member that has lost its memory is silent for 1.25 times as \
+     long. All clients have the same value",
+    "60s",
+);
+
+const DEFAULT_MAX_LEASE: Duration = Duration::from_secs(60);
+
+/// The members of a quorum, and what they have agreed on.
+#[derive(Debug)]
+pub(crate) struct QuorumConfig {
+    pub(crate) members: Vec<MemberTarget>,
+    pub(crate) agreement: Agreement,
+}
+
+impl QuorumConfig {
+    pub(crate) fn from_parts(mut parts: TargetParts, drivers: &Drivers) -> Result<Self> {
+        if !parts.body.is_empty() {
+            return Err(parts.wrong(format_args!(
+                "the members of a quorum stand after the `?`, as in \
+                 quorum:?member=a=redis://HOST&member=.., and \"{}\" is given",
+                parts.masked_url().escape_debug()
+            )));
+        }
+        let range = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
+        let mut options = std::mem::take(&mut parts.options);
+        let max_lease = options.take_duration(MAX_LEASE.name, range)?;
+        let mut members: Vec<MemberTarget> = Vec::new();
+        for given in options.take_list(MEMBER.name) {
+            let Some((name, url)) = given.value.split_once('=') else {
+                return Err(given.wrong("a member is NAME=URL, as in a=redis://HOST"));
+            };
+            check_name(name).map_err(|problem| given.wrong(problem))?;
+            // Every member needs its answers from its own clock, so all of them take the clock of
+            // this store's client.
+            let target = Target::new(url)
+                .from_origin(given.origin.clone())
+                .clock(parts.clock.clone());
+            if let Some(reason) = refusal(&target.scheme().unwrap_or_default()) {
+                return Err(given.wrong(format_args!("member {name:?}: {reason}")));
+            }
+            drivers.check(target.clone()).map_err(|error| {
+                Error::new(error.kind(), format!("member {name:?} of the quorum"))
+                    .on(NAME)
+                    .caused_by(error)
+            })?;
+            for other in &members {
+                if other.name == name {
+                    return Err(given.wrong(format_args!("the name {name:?} is given twice")));
+                }
+                if other.target.reveal_url() == target.reveal_url() {
+                    return Err(given.wrong(format_args!(
+                        "members {:?} and {name:?} are one server",
+                        other.name
+                    )));
+                }
+            }
+            members.push(MemberTarget {
+                name: name.to_owned(),
+                target,
+            });
+        }
+        options.finish(NAME)?;
+        if ![3, 5, 7].contains(&members.len()) {
+            return Err(parts.wrong(format_args!(
+                "a quorum has 3, 5 or 7 members, and {} are given (option `member`)",
+                members.len()
+            )));
+        }
+        let names = members.iter().map(|member| member.name.clone());
+        let agreement = Agreement::new(names, max_lease.unwrap_or(DEFAULT_MAX_LEASE));
+        Ok(Self { members, agreement })
+    }
+}
+
+fn check_name(name: &str) -> std::result::Result<(), String> {
+    let plain = |sign: char| sign.is_ascii_alphanumeric() || "-_.".contains(sign);
+    if (1..=32).contains(&name.len()) && name.chars().all(plain) {
+        return Ok(());
+    }
+    Err(format!(
+        "the name of a member has 1 to 32 letters, digits, '-', '_' and '.', and \"{}\" is given",
+        name.escape_debug()
+    ))
+}
+
+/// The reason why a store of this scheme can be no member.
+fn refusal(scheme: &str) -> Option<&'static str> {
+    match scheme {
+        "quorum" => Some("a quorum can be no member of a quorum"),
+        "zookeeper" => Some(
+            "an ensemble of ZooKeeper is a quorum already, and its leases and tokens are of \
+             another kind",
+        ),
+        "redis+cluster" => Some(
+            "a marker is on one shard of a Redis Cluster and says nothing about the others; use \
+             single Redis servers",
+        ),
+        _ if scheme.starts_with("kv+") => Some(
+            "a lock over records loses a raised token together with its record; leave out `kv+`",
+        ),
+        _ => None,
+    }
+}
+
+/// Checks what only an opened member tells.
+pub(crate) fn check_capabilities(name: &str, capabilities: &Capabilities) -> Result<()> {
+    if capabilities.token_floor {
+        return Ok(());
+    }
+    let problem = format!(
+        "member {name:?}: {} cannot raise the token of a lock, so it can be no member",
+        capabilities.backend
+    );
+    Err(Error::new(ErrorKind::InvalidConfig, problem).on(NAME))
+}

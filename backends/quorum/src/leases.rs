@@ -1,0 +1,344 @@
+//! The leases that this process holds at the quorum, and their renewal.
+//!
+//! This module owns, for each lease, its token, its owner, and what each member may still do to it.
+//! Invariants:
+//!
+//! - A member counts for a renewal only if it has confirmed a token of at least the lease's token
+//!   under the lease's owner, and if its marker is still one of this quorum.
+//! - A renewal with a shorter TTL whose answer was lost may still arrive at its member. So this
+//!   member never counts for longer than that TTL, while the others do.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use distlock_core::{
+    AcquireRequest, Attempt, Error, FencingToken, Lease, LossFeed, LossReason, Moment, OwnerId,
+    ReleaseOutcome, Renewal, Renewed, Result, Ttl, sync::Mutex,
+};
+use futures_util::future::join_all;
+use tokio::sync::mpsc;
+
+use crate::shared::Shared;
+
+/// The leases of this process, by the owner of their round.
+#[derive(Debug, Default)]
+pub(crate) struct Leases {
+    held: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    by_owner: HashMap<OwnerId, Arc<Held>>,
+    /// The owner of the round in which the owner of a request got the lock.
+    by_request: HashMap<OwnerId, OwnerId>,
+    /// The size of the table at which ended leases are removed from it.
+    sweep_at: usize,
+}
+
+/// One lease.
+#[derive(Debug)]
+pub(crate) struct Held {
+    /// The request of the round, with the owner of the round.
+    request: AcquireRequest,
+    asked_by: OwnerId,
+    pub(crate) token: FencingToken,
+    /// Whether the lease is being released. A grant that comes afterwards is released.
+    ending: AtomicBool,
+    /// The end of the lease at every member, if nobody renews it again.
+    over: Mutex<Moment>,
+    members: Vec<Mutex<Unanswered>>,
+}
+
+/// The renewals of one member that may still arrive.
+#[derive(Debug, Default)]
+struct Unanswered {
+    in_flight: Vec<Duration>,
+    /// The shortest TTL of those whose answer was lost.
+    lost: Option<Duration>,
+}
+
+/// The answer of one member to a renewal.
+enum Vote {
+    Counts(Duration),
+    Gone(LossReason),
+    Failed(Error),
+}
+
+impl Leases {
+    pub(crate) fn insert(
+        &self,
+        shared: &Shared,
+        request: AcquireRequest,
+        asked_by: OwnerId,
+        token: FencingToken,
+    ) {
+        let now = shared.clock.now();
+        let owner = request.owner;
+        let held = Arc::new(Held {
+            over: Mutex::new(now + request.ttl.duration() * 2),
+            request,
+            asked_by,
+            token,
+            ending: AtomicBool::new(false),
+            members: shared
+                .members
+                .all()
+                .iter()
+                .map(|_| Mutex::default())
+                .collect(),
+        });
+        let mut table = self.held.lock();
+        // A guard whose lease was lost is not released by anybody, so ended leases are removed
+        // here, each time the table has doubled.
+        if table.by_owner.len() >= table.sweep_at.max(64) {
+            table.by_owner.retain(|_, held| *held.over.lock() > now);
+            let Table {
+                by_owner,
+                by_request,
+                sweep_at,
+            } = &mut *table;
+            by_request.retain(|_, owner| by_owner.contains_key(owner));
+            *sweep_at = by_owner.len() * 2;
+        }
+        table.by_owner.insert(owner, held);
+        table.by_request.insert(asked_by, owner);
+    }
+
+    pub(crate) fn of(&self, owner: OwnerId) -> Option<Arc<Held>> {
+        self.held.lock().by_owner.get(&owner).cloned()
+    }
+
+    /// The lease that the owner of this request got.
+    pub(crate) fn asked_by(&self, request: &AcquireRequest) -> Option<Arc<Held>> {
+        let table = self.held.lock();
+        let owner = table.by_request.get(&request.owner)?;
+        let held = table.by_owner.get(owner)?;
+        (held.request.name == request.name).then(|| Arc::clone(held))
+    }
+
+    fn remove(&self, held: &Held) {
+        let mut table = self.held.lock();
+        table.by_owner.remove(&held.request.owner);
+        table.by_request.remove(&held.asked_by);
+    }
+}
+
+impl Unanswered {
+    fn sent(&mut self, ttl: Duration) {
+        self.in_flight.push(ttl);
+    }
+
+    fn answered(&mut self, ttl: Duration, lost: bool) {
+        if let Some(at) = self.in_flight.iter().position(|&it| it == ttl) {
+            self.in_flight.swap_remove(at);
+        }
+        if lost {
+            self.lost = Some(self.lost.map_or(ttl, |before| before.min(ttl)));
+        }
+    }
+
+    /// The longest time that a renewal may count for at this member.
+    fn cap(&self) -> Option<Duration> {
+        self.in_flight.iter().copied().chain(self.lost).min()
+    }
+}
+
+impl Held {
+    pub(crate) fn owner(&self) -> OwnerId {
+        self.request.owner
+    }
+
+    fn lease(&self) -> Lease {
+        Lease::new(self.request.name.clone(), self.request.owner, None)
+    }
+
+    /// Extends the lease at all members. Returns when a majority has, or when none can.
+    pub(crate) async fn renew(self: &Arc<Self>, shared: &Arc<Shared>, ttl: Ttl) -> Result<Renewed> {
+        let ttl = shared.capped(ttl);
+        let now = shared.clock.now();
+        {
+            let mut over = self.over.lock();
+            *over = (*over).max(now + ttl.duration() * 2);
+        }
+        let members = shared.members.all().len();
+        let (sender, mut votes) = mpsc::unbounded_channel();
+        for at in 0..members {
+            let (held, shared) = (Arc::clone(self), Arc::clone(shared));
+            let sender = sender.clone();
+            (Arc::clone(&shared).spawn)(Box::pin(async move {
+                let vote = held.vote(&shared, at, ttl).await;
+                // Nobody listens after a renewal that failed.
+                let _ = sender.send((at, vote));
+            }));
+        }
+        drop(sender);
+        let (mut counted, mut gone, mut failed) = (Vec::new(), Vec::new(), None);
+        let mut unknown = false;
+        while let Some((at, vote)) = votes.recv().await {
+            match vote {
+                Vote::Counts(valid_for) => counted.push(valid_for),
+                Vote::Gone(reason) => gone.push((at, reason)),
+                Vote::Failed(error) => {
+                    unknown |= !error.did_not_happen();
+                    failed = Some(error);
+                }
+            }
+            if counted.len() >= shared.majority() {
+                let task = Arc::clone(self).win_back(Arc::clone(shared), ttl, gone, votes);
+                (shared.spawn)(Box::pin(task));
+                return Ok(Renewed::Extended {
+                    valid_for: counted.into_iter().min().unwrap_or_default(),
+                    epoch: shared.epoch(),
+                    token: self.token,
+                    loss: LossFeed::silent(),
+                });
+            }
+            if gone.len() > members - shared.majority() {
+                let taken = |(_, reason): &(usize, LossReason)| *reason == LossReason::TakenOver;
+                let reason = gone.iter().find(|it| taken(it)).unwrap_or(&gone[0]).1;
+                // What is left at a minority helps nobody.
+                self.end(shared);
+                return Ok(Renewed::NotHeld(reason));
+            }
+        }
+        Err(shared.no_majority(failed, unknown))
+    }
+
+    /// After a renewal that a majority has confirmed: takes the lock again at the members that have
+    /// lost it and are free, so that losing another member later costs nothing.
+    async fn win_back(
+        self: Arc<Self>,
+        shared: Arc<Shared>,
+        ttl: Ttl,
+        mut gone: Vec<(usize, LossReason)>,
+        mut votes: mpsc::UnboundedReceiver<(usize, Vote)>,
+    ) {
+        while let Some((at, vote)) = votes.recv().await {
+            if let Vote::Gone(reason) = vote {
+                gone.push((at, reason));
+            }
+        }
+        let free = gone
+            .into_iter()
+            .filter(|(_, reason)| *reason != LossReason::TakenOver);
+        join_all(free.map(|(at, _)| self.grant_again(&shared, at, ttl))).await;
+    }
+
+    async fn vote(&self, shared: &Shared, at: usize, ttl: Ttl) -> Vote {
+        let lease = self.lease();
+        let renewal = Renewal::raising(ttl, self.token);
+        let unanswered = &self.members[at];
+        unanswered.lock().sent(ttl.duration());
+        let (renewed, ours) = tokio::join!(shared.renew(at, &lease, &renewal), shared.is_ours(at));
+        let lost = renewed.as_ref().is_err_and(|error| !error.did_not_happen());
+        let cap = {
+            let mut unanswered = unanswered.lock();
+            unanswered.answered(ttl.duration(), lost);
+            unanswered.cap()
+        };
+        match (renewed, ours) {
+            (Ok(Renewed::NotHeld(reason)), _) => Vote::Gone(reason),
+            (Err(error), _) | (_, Err(error)) => Vote::Failed(error),
+            // Another quorum owns the member now, or the member has lost its records.
+            (Ok(Renewed::Extended { .. }), Ok(false)) => Vote::Gone(LossReason::HistoryChanged),
+            (Ok(Renewed::Extended { valid_for, .. }), Ok(true)) => {
+                Vote::Counts(cap.map_or(valid_for, |cap| valid_for.min(cap)))
+            }
+        }
+    }
+
+    /// Takes the lock again at one member. The member counts from the next renewal on, which raises
+    /// its token.
+    async fn grant_again(&self, shared: &Shared, at: usize, ttl: Ttl) {
+        let mut request = self.request.clone();
+        request.ttl = ttl;
+        if self.ending.load(Ordering::SeqCst) {
+            return;
+        }
+        let attempt = shared.try_acquire(at, &request).await;
+        let may_hold = match &attempt {
+            Ok(Attempt::Acquired(_)) => true,
+            Ok(Attempt::Busy(_)) => false,
+            Err(error) => !error.did_not_happen(),
+        };
+        // The release of this lease may have passed the member before the grant.
+        if may_hold && self.ending.load(Ordering::SeqCst) {
+            let until = shared.clock.now() + ttl.duration();
+            shared.release_until(at, &self.lease(), until).await;
+        }
+    }
+
+    /// Marks the lease as ended, and frees it at all members in the background.
+    fn end(self: &Arc<Self>, shared: &Arc<Shared>) {
+        self.ending.store(true, Ordering::SeqCst);
+        shared.leases.remove(self);
+        for at in 0..shared.members.all().len() {
+            let (held, shared) = (Arc::clone(self), Arc::clone(shared));
+            (Arc::clone(&shared).spawn)(Box::pin(async move {
+                let until = *held.over.lock();
+                shared.release_until(at, &held.lease(), until).await;
+            }));
+        }
+    }
+}
+
+/// Releases a lease at all members. Returns when a majority has answered.
+pub(crate) async fn release(
+    shared: &Arc<Shared>,
+    lease: &Lease,
+    held: Option<&Arc<Held>>,
+) -> Result<ReleaseOutcome> {
+    if let Some(held) = held {
+        held.ending.store(true, Ordering::SeqCst);
+    }
+    let members = shared.members.all().len();
+    let until = held.map_or_else(
+        || shared.clock.now() + shared.agreement.max_lease,
+        |held| *held.over.lock(),
+    );
+    let lease = Lease::new(lease.name.clone(), lease.owner, None);
+    let (sender, mut answers) = mpsc::unbounded_channel();
+    for at in 0..members {
+        let (shared, lease, sender) = (Arc::clone(shared), lease.clone(), sender.clone());
+        (Arc::clone(&shared).spawn)(Box::pin(async move {
+            let answer = shared.release(at, &lease).await;
+            let again = answer.is_err();
+            let _ = sender.send(answer);
+            if again {
+                shared.release_until(at, &lease, until).await;
+            }
+        }));
+    }
+    drop(sender);
+    let (mut released, mut not_held) = (0, 0);
+    let mut failed = None;
+    while let Some(answer) = answers.recv().await {
+        match answer {
+            Ok(ReleaseOutcome::Released { .. }) => released += 1,
+            Ok(ReleaseOutcome::NotHeld) => not_held += 1,
+            Err(error) => failed = Some(error),
+        }
+        // A minority that still held the lock is what a forced release, or a loss, has left.
+        let outcome = if released >= shared.majority() {
+            ReleaseOutcome::Released {
+                others_waiting: None,
+            }
+        } else if not_held > members - shared.majority() {
+            ReleaseOutcome::NotHeld
+        } else {
+            continue;
+        };
+        if let Some(held) = held {
+            shared.leases.remove(held);
+        }
+        return Ok(outcome);
+    }
+    // Some members may have released.
+    Err(shared.no_majority(failed, true))
+}

@@ -1,0 +1,333 @@
+//! [`DistLock`] over a majority of stores.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use distlock_backend_kit::OpenFlag;
+use distlock_core::{
+    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Error, ErrorKind, ExpiryClock,
+    Fairness, FencingScope, FencingToken, Forced, Grant, HandOver, Health, HolderInfo, Lease,
+    LockInfo, LockName, LossReason, OwnerId, Reach, ReleaseOutcome, Renewal, Renewed, Result,
+    TicketStep, Wakeup,
+};
+
+use uuid::Uuid;
+
+use crate::{
+    leases,
+    round::Outcome,
+    run,
+    shared::{NAME, Shared},
+    wait::QuorumContender,
+};
+
+/// A [`DistLock`] on a majority of stores.
+pub struct QuorumLock {
+    shared: Arc<Shared>,
+    open: OpenFlag,
+}
+
+impl QuorumLock {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            open: OpenFlag::default(),
+        }
+    }
+
+    fn shared(&self) -> Result<&Arc<Shared>> {
+        self.open.check(NAME)?;
+        Ok(&self.shared)
+    }
+}
+
+/// The weakest capabilities of the members, and what a quorum cannot do.
+pub(crate) fn capabilities(members: &[&Capabilities], max_lease: Duration) -> Capabilities {
+    let mut all = Capabilities::new(NAME);
+    let longest = |of: fn(&Capabilities) -> Duration| members.iter().map(|it| of(it)).max();
+    all.min_ttl = longest(|it| it.min_ttl).unwrap_or(all.min_ttl);
+    all.default_ttl = longest(|it| it.default_ttl)
+        .unwrap_or(all.default_ttl)
+        .min(max_lease);
+    all.ttl_granularity = longest(|it| it.ttl_granularity).unwrap_or(all.ttl_granularity);
+    all.fencing = FencingScope::PerName;
+    all.fairness = Fairness::None;
+    all.wakeup = if members.iter().all(|it| it.wakeup == Wakeup::Push) {
+        Wakeup::Push
+    } else {
+        Wakeup::Poll
+    };
+    all.max_lease = Some(max_lease);
+    all.survives_restart = members.iter().all(|it| it.survives_restart);
+    all.expiry_clock = if members
+        .iter()
+        .all(|it| it.expiry_clock == ExpiryClock::Host)
+    {
+        ExpiryClock::Host
+    } else {
+        ExpiryClock::Server
+    };
+    all.reach = members
+        .iter()
+        .map(|it| it.reach)
+        .min()
+        .unwrap_or(Reach::Process);
+    // The nonce of a ticket that reached three members can be lost with two of them.
+    all.tickets = false;
+    all.hand_over = false;
+    all
+}
+
+/// The number of rounds of one attempt, if nobody gets a majority.
+const ROUNDS: u32 = 5;
+
+/// The longest pause between two rounds of one attempt.
+const LONGEST_PAUSE: Duration = Duration::from_millis(25);
+
+/// Tries to take the lock, or extends the lease that the request's owner has already.
+pub(crate) async fn attempt(
+    shared: &Arc<Shared>,
+    request: &AcquireRequest,
+) -> Result<Attempt<Grant>> {
+    let ttl = shared.capped(request.ttl);
+    if let Some(held) = shared.leases.asked_by(request) {
+        let sent = shared.clock.now();
+        if let Renewed::Extended { valid_for, .. } = held.renew(shared, ttl).await? {
+            let mut grant = Grant::new(held.token, shared.epoch(), valid_for);
+            grant.owner = Some(held.owner());
+            grant.counts_from = Some(sent);
+            return Ok(Attempt::Acquired(grant));
+        }
+    }
+    let mut first = None;
+    for round in 1.. {
+        let mut asked = request.clone();
+        // What an earlier round left at a member must count as busy: its late release would free
+        // what this round holds under the same owner.
+        asked.owner = OwnerId::new();
+        asked.ttl = ttl;
+        match run::run(shared, asked.clone(), first).await {
+            Outcome::Held {
+                token,
+                from,
+                valid_for,
+            } => {
+                let mut grant = Grant::new(token, shared.epoch(), valid_for);
+                grant.owner = Some(asked.owner);
+                grant.counts_from = Some(from);
+                shared.leases.insert(shared, asked, request.owner, token);
+                return Ok(Attempt::Acquired(grant));
+            }
+            // Several rounds that ask at the same time can divide the members among them. From the
+            // second round on, all of them ask the same member first, and only one gets it.
+            Outcome::Busy { split: true, .. } if round < ROUNDS => {
+                first = by_rendezvous(shared, &request.name).into_iter().next();
+                shared
+                    .clock
+                    .sleep(LONGEST_PAUSE.mul_f64(fastrand::f64()))
+                    .await;
+            }
+            Outcome::Busy { holder, .. } => return Ok(Attempt::Busy(holder)),
+            Outcome::Failed(error) => return Err(error.on(NAME)),
+            Outcome::Abandoned => break,
+        }
+    }
+    Err(Error::new(ErrorKind::Internal, "the round was given up"))
+}
+
+/// The members that answer, in the order in which the clients of this name prefer them.
+pub(crate) fn by_rendezvous(shared: &Shared, name: &LockName) -> Vec<usize> {
+    let weight = |at: usize| {
+        let text = format!("{}\n{}", shared.member(at).name(), name.as_str());
+        Uuid::new_v5(&Uuid::NAMESPACE_OID, text.as_bytes())
+    };
+    let members = 0..shared.members.all().len();
+    let mut order: Vec<_> = members.filter(|&at| shared.member(at).answers()).collect();
+    order.sort_by_key(|&at| weight(at));
+    order
+}
+
+/// The error for a ticket. A nonce that reached three members can be lost with two of them.
+fn no_tickets() -> Error {
+    Error::new(ErrorKind::Unsupported, "a quorum has no tickets").on(NAME)
+}
+
+/// The state of a lock, from what the members say about it. A page of a list leaves out the members
+/// where the lock is free, so `answered` is the number of members that answered.
+fn merged(shared: &Shared, name: &LockName, told: &[LockInfo], answered: usize) -> LockInfo {
+    let held: Vec<&HolderInfo> = told.iter().filter_map(|info| info.held.as_ref()).collect();
+    let last = told.iter().filter_map(|info| info.last_token).collect();
+    let last = shared.of_lease(last, answered);
+    let tokens = held.iter().filter_map(|holder| holder.token).collect();
+    let token = shared.of_lease(tokens, answered);
+    let holder = held
+        .into_iter()
+        .find(|holder| token.is_some() && holder.token == token)
+        .cloned();
+    let mut info = match holder {
+        Some(holder) => LockInfo::held(name.clone(), holder),
+        None => LockInfo::free(name.clone()),
+    };
+    info.last_token = last;
+    info.epoch = Some(shared.epoch());
+    info
+}
+
+#[async_trait]
+impl DistLock for QuorumLock {
+    fn capabilities(&self) -> &Capabilities {
+        &self.shared.capabilities
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
+        let shared = self.shared()?;
+        let members = shared.members.reopen(shared.majority()).await?;
+        Ok(Arc::new(Self::new(Arc::new(Shared {
+            members,
+            agreement: shared.agreement.clone(),
+            digest: shared.digest,
+            quorum: shared.quorum,
+            capabilities: shared.capabilities.clone(),
+            clock: Arc::clone(&shared.clock),
+            leases: Arc::clone(&shared.leases),
+            admitting: AtomicBool::new(false),
+            spawn: Arc::clone(&shared.spawn),
+        }))))
+    }
+
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
+        attempt(self.shared()?, request).await
+    }
+
+    async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
+        let shared = Arc::clone(self.shared()?);
+        Ok(Box::new(
+            QuorumContender::join(shared, self.open.clone(), request.clone()).await,
+        ))
+    }
+
+    async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
+        let shared = self.shared()?;
+        renewal.check_floor(&shared.capabilities)?;
+        if renewal.ticket != TicketStep::Keep || lease.nonce.is_some() {
+            return Err(no_tickets());
+        }
+        match shared.leases.of(lease.owner) {
+            Some(held) if lease.token.is_none_or(|token| token == held.token) => {
+                held.renew(shared, renewal.ttl).await
+            }
+            // This process holds no such lease, so it has ended.
+            Some(_) | None => Ok(Renewed::NotHeld(LossReason::Removed)),
+        }
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
+        let shared = self.shared()?;
+        if lease.nonce.is_some() {
+            return Err(no_tickets());
+        }
+        let held = shared.leases.of(lease.owner);
+        leases::release(shared, lease, held.as_ref()).await
+    }
+
+    async fn hand_over(&self, _: &Lease, _: &AcquireRequest) -> Result<HandOver> {
+        self.shared()?;
+        Ok(HandOver::Unsupported)
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
+        let shared = self.shared()?;
+        let asked = (0..shared.members.all().len()).map(|at| shared.inspect(at, name));
+        let told = shared.of_majority(asked).await?;
+        Ok(merged(shared, name, &told, told.len()))
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<LockInfo>> {
+        let shared = self.shared()?;
+        let mut found: Vec<LockInfo> = Vec::new();
+        let mut after = after.cloned();
+        loop {
+            let asked = (0..shared.members.all().len())
+                .map(|at| shared.list(at, prefix, after.as_ref(), limit));
+            let pages = shared.of_majority(asked).await?;
+            let answered = pages.len();
+            // A page that is full may go on after its last name, so names after that are left to
+            // the next page.
+            let full = |page: &Vec<LockInfo>| page.len() >= limit as usize;
+            let end = pages
+                .iter()
+                .filter(|page| full(page))
+                .filter_map(|page| page.last().map(|info| info.name.clone()))
+                .min();
+            let mut by_name: BTreeMap<LockName, Vec<LockInfo>> = BTreeMap::new();
+            for info in pages.into_iter().flatten() {
+                if end.as_ref().is_none_or(|end| info.name <= *end) {
+                    by_name.entry(info.name.clone()).or_default().push(info);
+                }
+            }
+            for (name, told) in by_name {
+                let info = merged(shared, &name, &told, answered);
+                if info.held.is_some() {
+                    found.push(info);
+                    if found.len() == limit as usize {
+                        return Ok(found);
+                    }
+                }
+            }
+            match end {
+                Some(end) => after = Some(end),
+                None => return Ok(found),
+            }
+        }
+    }
+
+    async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
+        let shared = self.shared()?;
+        let asked =
+            (0..shared.members.all().len()).map(|at| shared.force_release(at, name, expected));
+        let told = shared.of_majority(asked).await?;
+        let free = told.iter().filter(|it| **it == Forced::NotHeld).count();
+        let freed = told.iter().filter(|it| **it == Forced::Released).count();
+        tracing::info!(lock = ?name, members = freed, "the lock was force-released");
+        let other = told.iter().filter_map(|it| match it {
+            Forced::OtherToken(token) => Some(*token),
+            Forced::Released | Forced::NotHeld => None,
+        });
+        Ok(match shared.of_lease(other.collect(), told.len()) {
+            // What a minority still held was no lock.
+            _ if free >= shared.majority() => Forced::NotHeld,
+            _ if freed > 0 => Forced::Released,
+            Some(token) => Forced::OtherToken(token),
+            None => Forced::NotHeld,
+        })
+    }
+
+    async fn health(&self) -> Result<Health> {
+        let shared = self.shared()?;
+        crate::doctor::health(shared).await
+    }
+
+    async fn close(&self) {
+        if self.open.close() {
+            self.shared.members.close().await;
+        }
+    }
+}
+
+impl fmt::Debug for QuorumLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuorumLock")
+            .field("members", &self.shared.members.all())
+            .finish_non_exhaustive()
+    }
+}

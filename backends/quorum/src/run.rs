@@ -1,0 +1,175 @@
+//! Runs a round: sends the requests that [`Round`] asks for, and brings it the answers.
+//!
+//! Each request is a task of its own. So a round ends when a majority is confirmed, and a late
+//! answer still finds the round: a grant that comes after a failed round is released by the task
+//! that receives it.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::{
+    AcquireRequest, Attempt, Error, ErrorKind, FencingToken, Lease, Moment, Renewal, Renewed,
+    at_most, sync::Mutex,
+};
+use tokio::sync::Notify;
+
+use crate::{
+    admission,
+    marker::Standing,
+    round::{Granted, Outcome, Round, Step},
+    shared::Shared,
+};
+
+/// The time after which a member that has not answered is given up, also if the round fails without
+/// it. It passes twice at most: a second time if another member must be raised in its place.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The time after which a member that has not answered is replaced by one that has.
+const SLOW: Duration = Duration::from_millis(250);
+
+/// A round in progress, shared by its tasks.
+struct Running {
+    shared: Arc<Shared>,
+    request: AcquireRequest,
+    /// The member that is asked before the others.
+    first: Option<usize>,
+    round: Mutex<Round>,
+    decided: Notify,
+    /// The moment at which every lease of this round has ended.
+    over: Moment,
+}
+
+/// Gives the round up when the caller goes away before it has the outcome. The outcome may be
+/// decided by then: a lock that nobody takes would stay held until its lease ends.
+struct AbandonOnDrop {
+    running: Arc<Running>,
+    taken: bool,
+}
+
+/// Runs one round. The request has an owner of its own and a TTL of at most the longest lease. All
+/// members are asked at once; with a `first` member, the others are asked only after its answer,
+/// unless the lock is busy there.
+///
+/// # Cancel safety
+/// Safe: a round that is dropped is given up, and what was granted is released in the background.
+pub(crate) async fn run(
+    shared: &Arc<Shared>,
+    request: AcquireRequest,
+    first: Option<usize>,
+) -> Outcome {
+    let members = shared.members.all().len();
+    let now = shared.clock.now();
+    let running = Arc::new(Running {
+        round: Mutex::new(Round::new(members, shared.agreement.max_lease)),
+        decided: Notify::new(),
+        // The last grant may reach a member late, at the end of a request timeout.
+        over: now + request.ttl.duration() * 2,
+        first,
+        shared: Arc::clone(shared),
+        request,
+    });
+    match first {
+        Some(at) => (shared.spawn)(Box::pin(Arc::clone(&running).ask(at))),
+        None => running.ask_all_but(None),
+    }
+    let mut abandon = AbandonOnDrop {
+        running,
+        taken: false,
+    };
+    let running = &abandon.running;
+    for (patience, only_if_spare) in [(SLOW, true), (PATIENCE, false), (PATIENCE, false)] {
+        let decided = running.decided.notified();
+        if at_most(&*shared.clock, patience, decided).await.is_some() {
+            break;
+        }
+        running.note(|round| round.hurry(only_if_spare));
+    }
+    let outcome = running.round.lock().outcome().cloned();
+    abandon.taken = outcome.is_some();
+    outcome.unwrap_or(Outcome::Abandoned)
+}
+
+impl Running {
+    fn lease(&self) -> Lease {
+        // No token: a raise changes the token, and a repeated request would not find the lock.
+        Lease::new(self.request.name.clone(), self.request.owner, None)
+    }
+
+    /// Brings an answer to the round, and starts the requests that follow from it.
+    fn note(self: &Arc<Self>, answer: impl FnOnce(&mut Round) -> Vec<Step>) {
+        let (steps, decided) = {
+            let mut round = self.round.lock();
+            let steps = answer(&mut round);
+            (steps, round.outcome().is_some())
+        };
+        for step in steps {
+            let running = Arc::clone(self);
+            (self.shared.spawn)(match step {
+                Step::Raise(at, token) => Box::pin(running.raise(at, token)),
+                Step::Release(at) => Box::pin(async move {
+                    let lease = running.lease();
+                    running.shared.release_until(at, &lease, running.over).await;
+                }),
+            });
+        }
+        if decided {
+            self.decided.notify_one();
+        }
+    }
+
+    fn ask_all_but(self: &Arc<Self>, first: Option<usize>) {
+        for at in (0..self.shared.members.all().len()).filter(|&at| Some(at) != first) {
+            (self.shared.spawn)(Box::pin(Arc::clone(self).ask(at)));
+        }
+    }
+
+    /// Asks one member for the lock, and reads its marker after a grant.
+    async fn ask(self: Arc<Self>, at: usize) {
+        let sent = self.shared.clock.now();
+        let answer = self.shared.try_acquire(at, &self.request).await;
+        if self.first == Some(at) {
+            match answer {
+                Ok(Attempt::Busy(holder)) => return self.note(|round| round.refused(holder)),
+                Ok(Attempt::Acquired(_)) | Err(_) => self.ask_all_but(Some(at)),
+            }
+        }
+        let grant = match answer {
+            Ok(Attempt::Acquired(grant)) => grant,
+            Ok(Attempt::Busy(holder)) => return self.note(|round| round.busy(at, holder)),
+            Err(error) => return self.note(|round| round.failed(at, error)),
+        };
+        let granted = Granted {
+            token: grant.token,
+            from: grant.counts_from.map_or(sent, |from| from.min(sent)),
+            valid_for: grant.valid_for,
+        };
+        self.note(|round| round.granted(at, granted));
+        // Sent after the grant was answered: a member that restarted in between would be counted
+        // by a marker from before its restart, although its grant is from after it.
+        let standing = self.shared.standing(at, &grant.epoch).await;
+        if let Ok(Standing::Blank | Standing::Restarted) = standing {
+            admission::readmit(&self.shared);
+        }
+        self.note(|round| round.marker(at, standing));
+    }
+
+    async fn raise(self: Arc<Self>, at: usize, token: FencingToken) {
+        let renewal = Renewal::raising(self.request.ttl, token);
+        let raised = match self.shared.renew(at, &self.lease(), &renewal).await {
+            Ok(Renewed::Extended { token, .. }) => Ok(token),
+            Ok(Renewed::NotHeld(reason)) => {
+                let problem = format!("a member lost the lock during the round: {reason}");
+                Err(Error::new(ErrorKind::Unavailable, problem))
+            }
+            Err(error) => Err(error),
+        };
+        self.note(|round| round.raised(at, raised));
+    }
+}
+
+impl Drop for AbandonOnDrop {
+    fn drop(&mut self) {
+        if !self.taken {
+            self.running.note(Round::abandon);
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! What all handles on one opened quorum use: its members, its agreement and its leases.
+//!
+//! This module sends single requests to members. Invariant: no request to one member keeps a
+//! request to another waiting.
+
+use std::{
+    cmp::Reverse,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
+
+use distlock_backend_kit::{Member, MemberHandle, Members};
+use distlock_core::{
+    AcquireRequest, Attempt, Capabilities, Clock, Entry, Epoch, Error, ErrorKind, FencingToken,
+    Forced, Grant, Lease, LockInfo, LockName, Moment, ReleaseOutcome, Renewal, Renewed, Result,
+    Ttl, at_most,
+};
+use futures_util::future::join_all;
+use uuid::Uuid;
+
+use crate::{
+    leases::Leases,
+    marker::{self, Agreement, Marker, Standing},
+};
+
+/// The name of the backend in messages.
+pub(crate) const NAME: &str = "quorum";
+
+/// The shortest and the longest pause between two tries to release a lock at one member.
+const RELEASE_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+
+/// The longest time that an inspection waits for a member.
+const LATE: Duration = Duration::from_secs(1);
+
+/// Starts a task that goes on when its caller does not. A simulation passes its own.
+pub(crate) type Spawn = Arc<dyn Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync>;
+
+/// One handle on a quorum.
+pub(crate) struct Shared {
+    pub(crate) members: Members,
+    pub(crate) agreement: Agreement,
+    pub(crate) digest: Uuid,
+    pub(crate) quorum: Uuid,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// The leases that this process holds. All handles share them.
+    pub(crate) leases: Arc<Leases>,
+    /// Whether a task admits members again.
+    pub(crate) admitting: AtomicBool,
+    pub(crate) spawn: Spawn,
+}
+
+impl Shared {
+    pub(crate) fn majority(&self) -> usize {
+        self.members.all().len() / 2 + 1
+    }
+
+    pub(crate) fn member(&self, at: usize) -> &Arc<Member> {
+        &self.members.all()[at]
+    }
+
+    pub(crate) fn epoch(&self) -> Epoch {
+        Epoch::new(self.quorum.to_string())
+    }
+
+    /// The TTL that the members are asked for: no member may hold a lease for longer than the
+    /// agreed time, because a member that forgot is silent for that time only.
+    pub(crate) fn capped(&self, ttl: Ttl) -> Ttl {
+        Ttl::new(self.agreement.max_lease).map_or(ttl, |most| ttl.min(most))
+    }
+
+    /// Sends one request to one member.
+    async fn ask<T>(
+        &self,
+        at: usize,
+        request: impl AsyncFnOnce(MemberHandle) -> Result<T>,
+    ) -> Result<T> {
+        let member = self.member(at);
+        let (handle, sent) = member.begin()?;
+        let answer = request(handle).await;
+        if answer.is_ok() {
+            sent.answered();
+        }
+        answer.map_err(|error| member.of_this(error))
+    }
+
+    pub(crate) async fn try_acquire(
+        &self,
+        at: usize,
+        request: &AcquireRequest,
+    ) -> Result<Attempt<Grant>> {
+        self.ask(at, async |to| to.lock.try_acquire(request).await)
+            .await
+    }
+
+    pub(crate) async fn renew(
+        &self,
+        at: usize,
+        lease: &Lease,
+        renewal: &Renewal,
+    ) -> Result<Renewed> {
+        self.ask(at, async |to| to.lock.renew(lease, renewal).await)
+            .await
+    }
+
+    pub(crate) async fn release(&self, at: usize, lease: &Lease) -> Result<ReleaseOutcome> {
+        self.ask(at, async |to| to.lock.release(lease).await).await
+    }
+
+    /// Reads a member's marker as it is stored.
+    async fn marker(&self, at: usize) -> Result<Option<Entry>> {
+        let key = Marker::key()?;
+        self.ask(at, async |to| to.records.get(&key).await).await
+    }
+
+    /// Reads what a member's marker says. `epoch` is that of a grant which the member answered before.
+    pub(crate) async fn standing(&self, at: usize, epoch: &Epoch) -> Result<Standing> {
+        let member = self.member(at);
+        let entry = self.marker(at).await?;
+        let (entry, name) = (entry.as_ref(), member.name());
+        marker::standing(entry, self.quorum, self.digest, name, epoch)
+            .map_err(|error| member.of_this(error))
+    }
+
+    /// Whether a member's marker still is one of this quorum. Its age does not matter: a member
+    /// that answers a renewal of its owner has not forgotten the lease.
+    pub(crate) async fn is_ours(&self, at: usize) -> Result<bool> {
+        let member = self.member(at);
+        let Some(entry) = self.marker(at).await? else {
+            return Ok(false);
+        };
+        let marker = Marker::parse(&entry.value).map_err(|error| member.of_this(error))?;
+        Ok(marker
+            .is_of(self.quorum, self.digest, member.name())
+            .is_ok())
+    }
+
+    /// Releases a lock at one member, again and again until the member has answered or the lease
+    /// has ended there.
+    pub(crate) async fn release_until(&self, at: usize, lease: &Lease, until: Moment) {
+        let (mut pause, longest) = RELEASE_PAUSES;
+        while let Err(error) = self.release(at, lease).await {
+            if error.kind() == ErrorKind::Closed || self.clock.now() + pause >= until {
+                tracing::debug!(%error, "a member keeps a lease until it ends");
+                return;
+            }
+            self.clock.sleep(pause).await;
+            pause = (pause * 2).min(longest);
+        }
+    }
+
+    pub(crate) async fn inspect(&self, at: usize, name: &LockName) -> Result<LockInfo> {
+        self.ask(at, async |to| to.lock.inspect(name).await).await
+    }
+
+    pub(crate) async fn list(
+        &self,
+        at: usize,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<LockInfo>> {
+        self.ask(at, async |to| to.lock.list(prefix, after, limit).await)
+            .await
+    }
+
+    pub(crate) async fn force_release(
+        &self,
+        at: usize,
+        name: &LockName,
+        expected: FencingToken,
+    ) -> Result<Forced> {
+        self.ask(at, async |to| to.lock.force_release(name, expected).await)
+            .await
+    }
+
+    /// The token of the lease, from the tokens that the members tell; `answered` is the number of
+    /// members that answered at all. A majority has the token of the lease. The others may have
+    /// granted after the round was decided, with a lower token or with a higher one. A member that
+    /// did not answer may be one of the majority.
+    pub(crate) fn of_lease(
+        &self,
+        mut told: Vec<FencingToken>,
+        answered: usize,
+    ) -> Option<FencingToken> {
+        told.sort_unstable_by_key(|&token| Reverse(token));
+        let away = self.members.all().len() - answered;
+        told.get(self.majority().saturating_sub(away + 1)).copied()
+    }
+
+    /// The answers of all members that answer within [`LATE`].
+    ///
+    /// # Errors
+    /// The error of a member when no majority answered.
+    pub(crate) async fn of_majority<T>(
+        &self,
+        asked: impl Iterator<Item = impl Future<Output = Result<T>>>,
+    ) -> Result<Vec<T>> {
+        let bounded = asked.map(|one| at_most(&*self.clock, LATE, one));
+        let (mut told, mut failed) = (Vec::new(), None);
+        for answer in join_all(bounded).await.into_iter().flatten() {
+            match answer {
+                Ok(answer) => told.push(answer),
+                Err(error) => failed = Some(error),
+            }
+        }
+        if told.len() >= self.majority() {
+            return Ok(told);
+        }
+        Err(self.no_majority(failed, false))
+    }
+
+    /// The error of an operation that a majority of the members did not answer.
+    pub(crate) fn no_majority(&self, cause: Option<Error>, unknown: bool) -> Error {
+        let kind = if unknown {
+            ErrorKind::OutcomeUnknown
+        } else {
+            ErrorKind::Unavailable
+        };
+        let error = Error::new(kind, "too few members of the quorum answer").on(NAME);
+        match cause {
+            Some(cause) => error.caused_by(cause),
+            None => error,
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! The conformance suite on three and five members, and with one member dead from the start.
+
+use distlock_conformance::Subject;
+use distlock_quorum::init;
+
+use crate::common::{conforms, drivers, open, redis_servers, url_of, url_of_servers};
+
+async fn conform(name: &'static str, url: String) {
+    let subject = Subject::connect(name, move || {
+        let url = url.clone();
+        async move { open(&url).await }
+    });
+    conforms(subject.await.unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_memories_conform() {
+    let url = url_of(["memory:a", "memory:b", "memory:c"], "60s");
+    init(url.as_str(), &drivers(), false).await.unwrap();
+    conform("quorum_memory", url).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_servers_conform() {
+    let servers = redis_servers(3);
+    let url = url_of_servers(&servers, "60s");
+    init(url.as_str(), &drivers(), false).await.unwrap();
+    conform("quorum_redis", url).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn five_servers_conform() {
+    let servers = redis_servers(5);
+    let url = url_of_servers(&servers, "60s");
+    init(url.as_str(), &drivers(), false).await.unwrap();
+    conform("quorum_redis_of_five", url).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_servers_of_which_one_is_dead_conform() {
+    let mut servers = redis_servers(3);
+    let url = url_of_servers(&servers, "60s");
+    init(url.as_str(), &drivers(), false).await.unwrap();
+    servers[1].kill();
+    conform("quorum_redis_with_a_dead_member", url).await;
+}

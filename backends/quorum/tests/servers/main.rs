@@ -1,0 +1,8 @@
+//! Tests on members in memory and on real servers.
+
+mod common;
+
+mod bad_input;
+mod conformance;
+mod losses;
+mod operator;
