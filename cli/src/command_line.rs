@@ -85,6 +85,7 @@ pub(crate) enum Command {
     Conformance(commands::conformance::Conformance),
     Doctor(commands::doctor::Doctor),
     Migrate(commands::migrate::Migrate),
+    Quorum(commands::quorum::Quorum),
     Completions(commands::completions::Completions),
     Man(commands::man::Man),
 }
@@ -104,7 +105,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
         ],
     ),
     ("Recipes", &["jobs", "elect", "fence"]),
-    ("Stores", &["doctor", "migrate", "conformance"]),
+    ("Stores", &["doctor", "migrate", "quorum", "conformance"]),
     ("Kick-out", &["gateway"]),
     ("Trying", &["demo"]),
     ("This tool", &["completions", "man", "help"]),
@@ -263,6 +264,7 @@ async fn dispatch(command: Command, context: Context) -> Outcome {
         Command::Conformance(it) => Box::pin(it.execute(&context)).await,
         Command::Doctor(it) => Box::pin(it.execute(&context)).await,
         Command::Migrate(it) => Box::pin(it.execute(&context)).await,
+        Command::Quorum(it) => Box::pin(it.execute(&context)).await,
         Command::Completions(it) => it.execute(command_with_groups()),
         Command::Man(it) => it.execute(command_with_groups()),
     }

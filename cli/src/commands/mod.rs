@@ -15,6 +15,7 @@ pub(crate) mod jobs;
 pub(crate) mod list;
 pub(crate) mod man;
 pub(crate) mod migrate;
+pub(crate) mod quorum;
 pub(crate) mod release;
 pub(crate) mod renew;
 pub(crate) mod run;
