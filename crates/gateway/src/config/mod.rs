@@ -12,5 +12,4 @@ pub use secret::Secret;
 pub(crate) use secret::constant_time_eq;
 pub(crate) use service::ServiceSettings;
 pub use table::GatewayConfig;
-pub(crate) use tls::TlsFiles;
 pub use tls::{ClientAddress, PeerAuth};

@@ -9,6 +9,7 @@ use distlock_core::Result;
 use serde::Deserialize;
 
 use super::{GatewayConfig, config_error};
+use crate::listen::{IdentityFiles, NamedFile, PeerFiles, TlsFiles};
 
 /// The proof that a caller has to show to be accepted as another node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -37,24 +38,12 @@ pub enum ClientAddress {
     ForwardedFor,
 }
 
-/// The files of a node's certificates and keys, each pair as certificate and key.
-#[derive(Clone, Debug)]
-pub(crate) struct TlsFiles {
-    /// The pair for clients and administrators.
-    pub(crate) own: Option<(String, String)>,
-    /// The pair for other nodes; `own` is used if this is `None`.
-    pub(crate) peer: Option<(String, String)>,
-    pub(crate) peer_ca: Option<String>,
-    pub(crate) peer_auth: PeerAuth,
-    pub(crate) peer_name: Option<String>,
-}
-
 impl GatewayConfig {
     /// The files of the certificates and keys.
     ///
     /// # Errors
     /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for a certificate without its key
-    /// or the reverse, and for keys of TLS between nodes without `peer_tls_ca`.
+    /// or the reverse, for keys of TLS between nodes without `peer_tls_ca`, and for the reverse.
     pub(crate) fn tls_files(&self) -> Result<TlsFiles> {
         let pair = |cert_key, cert: &Option<String>, key_key, key: &Option<String>| {
             let lacks = |set, other| {
@@ -62,7 +51,10 @@ impl GatewayConfig {
                 Err(config_error(set, &problem))
             };
             match (cert, key) {
-                (Some(cert), Some(key)) => Ok(Some((cert.clone(), key.clone()))),
+                (Some(cert), Some(key)) => Ok(Some(IdentityFiles {
+                    cert: file(cert_key, cert),
+                    key: file(key_key, key),
+                })),
                 (None, None) => Ok(None),
                 (Some(_), None) => lacks(cert_key, key_key),
                 (None, Some(_)) => lacks(key_key, cert_key),
@@ -75,24 +67,38 @@ impl GatewayConfig {
             "peer_tls_key",
             &self.peer_tls_key,
         )?;
-        if self.peer_tls_ca.is_none() {
-            for (key, set) in [
-                ("peer_tls_cert", peer.is_some()),
-                ("peer_tls_name", self.peer_tls_name.is_some()),
-                ("peer_tls_auth", self.peer_tls_auth == PeerAuth::Mutual),
-            ] {
-                if set {
-                    let problem = "is set without peer_tls_ca, which turns on TLS between nodes";
-                    return Err(config_error(key, problem));
+        let peers = match &self.peer_tls_ca {
+            Some(ca) => Some(PeerFiles {
+                identity: peer.or_else(|| own.clone()).ok_or_else(|| {
+                    config_error(
+                        "peer_tls_ca",
+                        "is set, and this node has no certificate: set peer_tls_cert and \
+                         peer_tls_key, or tls_cert and tls_key",
+                    )
+                })?,
+                ca: file("peer_tls_ca", ca),
+                mutual: self.peer_tls_auth == PeerAuth::Mutual,
+                name: self.peer_tls_name.clone(),
+            }),
+            None => {
+                for (key, set) in [
+                    ("peer_tls_cert", peer.is_some()),
+                    ("peer_tls_name", self.peer_tls_name.is_some()),
+                    ("peer_tls_auth", self.peer_tls_auth == PeerAuth::Mutual),
+                ] {
+                    if set {
+                        let problem =
+                            "is set without peer_tls_ca, which turns on TLS between nodes";
+                        return Err(config_error(key, problem));
+                    }
                 }
+                None
             }
-        }
+        };
         Ok(TlsFiles {
+            settings_of: "gateway.",
             own,
-            peer,
-            peer_ca: self.peer_tls_ca.clone(),
-            peer_auth: self.peer_tls_auth,
-            peer_name: self.peer_tls_name.clone(),
+            peers,
         })
     }
 
@@ -114,5 +120,12 @@ impl GatewayConfig {
                  network itself keeps others out insecure_listen (--insecure-listen)"
             ),
         ))
+    }
+}
+
+fn file(setting: &'static str, path: &str) -> NamedFile {
+    NamedFile {
+        setting,
+        path: path.to_owned(),
     }
 }

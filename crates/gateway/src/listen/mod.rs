@@ -1,5 +1,5 @@
-//! Listeners, as all parts of a node share them: connections, their quota, TLS, and the way a
-//! connection ends.
+//! Listeners, as all parts of a program share them: connections, their quota, TLS, and the way a
+//! connection ends. This module knows no key of a configuration.
 
 mod connection;
 mod http;
@@ -15,4 +15,4 @@ pub(crate) use proxy::PROXY_BEGINNINGS;
 #[cfg(feature = "fuzzing")]
 pub(crate) use proxy::read_source;
 pub(crate) use quota::{ConnectionBounds, ConnectionQuota};
-pub(crate) use tls::{EXPIRY, ListenerKind, Tls};
+pub(crate) use tls::{EXPIRY, IdentityFiles, ListenerKind, NamedFile, PeerFiles, Tls, TlsFiles};

@@ -1,4 +1,4 @@
-//! TLS of a node, by rustls: on its listeners, and for its calls to other nodes.
+//! TLS by rustls: on the listeners of a program, and for its calls to programs of its kind.
 //!
 //! This module owns the certificates and keys, which come from files. It reads the files at the
 //! start and again on request. Open connections keep the certificates they began with. Files that
@@ -14,7 +14,7 @@ use std::{
 };
 
 use distlock_backend_kit::{FileReads, read_bounded};
-use distlock_core::{Clock, Error, Result, sync::RwLock};
+use distlock_core::{Clock, Error, ErrorKind, Result, sync::RwLock};
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
     crypto::{CryptoProvider, aws_lc_rs},
@@ -26,13 +26,50 @@ use x509_cert::{
     der::{DateTime, Decode as _},
 };
 
-use crate::config::{PeerAuth, TlsFiles, config_error};
-
-/// The longest wait for the files. A node goes on without an answer, so it may wait for a slow file
-/// system longer than a connection may.
+/// The longest wait for the files. The program goes on without an answer, so it may wait for a slow
+/// file system longer than a connection may.
 const READ_LIMIT: Duration = Duration::from_secs(5);
 
-/// The current certificates of the node.
+/// A file that a setting of the program names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NamedFile {
+    /// The setting, which is the [`setting`](Error::setting) of an error about the file.
+    pub(crate) setting: &'static str,
+    pub(crate) path: String,
+}
+
+/// A certificate with its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct IdentityFiles {
+    pub(crate) cert: NamedFile,
+    pub(crate) key: NamedFile,
+}
+
+/// The files of a program's certificates and keys.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TlsFiles {
+    /// The text before the name of a setting in an error, such as `gateway.`.
+    pub(crate) settings_of: &'static str,
+    /// What listeners for clients show.
+    pub(crate) own: Option<IdentityFiles>,
+    /// Turns on TLS between programs of one kind.
+    pub(crate) peers: Option<PeerFiles>,
+}
+
+/// The files for TLS between programs of one kind.
+#[derive(Clone, Debug)]
+pub(crate) struct PeerFiles {
+    /// What listeners for peers and calls to them show.
+    pub(crate) identity: IdentityFiles,
+    /// The authorities that sign the certificates of peers.
+    pub(crate) ca: NamedFile,
+    /// Whether a caller has to show a certificate of these authorities.
+    pub(crate) mutual: bool,
+    /// The name that a peer's certificate must have; the host of its address if this is `None`.
+    pub(crate) name: Option<String>,
+}
+
+/// The current certificates of the program.
 pub(crate) struct Tls {
     files: TlsFiles,
     reads: FileReads,
@@ -45,7 +82,7 @@ pub(crate) struct Tls {
 pub(crate) enum ListenerKind {
     /// For clients and administrators.
     Clients,
-    /// For other nodes.
+    /// For programs of the same kind.
     Peers,
 }
 
@@ -57,11 +94,9 @@ struct LoadedTls {
     dates: Vec<CertificateDates>,
 }
 
-/// A certificate that the node shows, with its key.
+/// A certificate that the program shows, with its key.
 struct Identity {
-    /// The configuration key that names the file of the certificate.
-    cert_key: &'static str,
-    file: String,
+    cert: NamedFile,
     chain: Vec<CertificateDer<'static>>,
     secret: PrivateKeyDer<'static>,
 }
@@ -70,9 +105,8 @@ impl Tls {
     /// Reads the files. A certificate that is not valid now is only logged.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig), naming key and file;
-    /// [`ErrorKind::Unavailable`](distlock_core::ErrorKind::Unavailable) when the file system does
-    /// not answer.
+    /// [`ErrorKind::InvalidConfig`], naming setting and file; [`ErrorKind::Unavailable`] when the
+    /// file system does not answer.
     pub(crate) async fn read(files: TlsFiles, clock: Arc<dyn Clock>) -> Result<Self> {
         let tls = Self {
             files,
@@ -84,9 +118,9 @@ impl Tls {
         Ok(tls)
     }
 
-    /// Whether the configuration names any file.
+    /// Whether there is any file.
     pub(crate) const fn has_files(&self) -> bool {
-        self.files.own.is_some() || self.files.peer_ca.is_some()
+        self.files.own.is_some() || self.files.peers.is_some()
     }
 
     /// Reads the files again. Files that cannot be used change nothing.
@@ -110,7 +144,7 @@ impl Tls {
         current.dates.iter().for_each(|dates| dates.record(now));
     }
 
-    /// The time until the first certificate of the node expires, in seconds, negative afterwards;
+    /// The time until the first certificate expires, in seconds, negative afterwards;
     /// `None` without certificates.
     pub(crate) fn seconds_left(&self) -> Option<f64> {
         let current = self.current.read();
@@ -128,13 +162,14 @@ impl Tls {
         }
     }
 
-    /// The TLS settings for calls to other nodes, and the name that their certificates must have.
-    /// Without a name, the certificate must have the host of the node's address. `None` means that
-    /// calls go without TLS.
+    /// The TLS settings for calls to peers, and the name that their certificates must have. Without
+    /// a name, the certificate must have the host of the peer's address. `None` means that calls go
+    /// without TLS.
     pub(crate) fn client_config(&self) -> Option<(Arc<ClientConfig>, Option<&str>)> {
         let current = self.current.read();
         let (_, client) = current.peers.as_ref()?;
-        Some((Arc::clone(client), self.files.peer_name.as_deref()))
+        let name = self.files.peers.as_ref()?.name.as_deref();
+        Some((Arc::clone(client), name))
     }
 }
 
@@ -146,52 +181,43 @@ impl fmt::Debug for Tls {
 
 impl LoadedTls {
     fn read(files: &TlsFiles) -> Result<Self> {
-        // The provider is chosen here for this node only. A provider for the whole process is the
-        // choice of the embedding program.
+        let read = Self::read_all(files);
+        read.map_err(|error| error.into_error(files.settings_of))
+    }
+
+    fn read_all(files: &TlsFiles) -> Result<Self, FileError> {
+        // The provider is chosen here for this program's listeners only. A provider for the whole
+        // process is the choice of the embedding program.
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let load = |pair: &Option<(String, String)>, cert_key, key_key| {
-            let load =
-                |(cert, key): &(String, String)| Identity::load(cert_key, cert, key_key, key);
-            pair.as_ref().map(load).transpose()
-        };
-        let own = load(&files.own, "tls_cert", "tls_key")?;
-        let peer = load(&files.peer, "peer_tls_cert", "peer_tls_key")?;
-        let clients = own.as_ref();
-        let clients = clients.map(|own| build_server_config(&provider, own, None, &[]));
-        let mut loaded = Self {
-            clients: clients.transpose()?,
-            peers: None,
-            dates: [&own, &peer]
-                .into_iter()
-                .filter_map(|it| it.as_ref()?.dates())
-                .collect(),
-        };
-        let Some(ca) = &files.peer_ca else {
+        let mut loaded = Self::default();
+        if let Some(files) = &files.own {
+            let own = Identity::load(files)?;
+            loaded.clients = Some(build_server_config(&provider, &own, None, &[])?);
+            loaded.dates.extend(own.dates());
+        }
+        let Some(peers) = &files.peers else {
             return Ok(loaded);
         };
-        let shown = peer.or(own).ok_or_else(|| {
-            config_error(
-                "peer_tls_ca",
-                "is set, and this node has no certificate: set peer_tls_cert and peer_tls_key, \
-                 or tls_cert and tls_key",
-            )
-        })?;
-        let authorities = load_certificates("peer_tls_ca", ca)?;
+        let shown = Identity::load(&peers.identity)?;
+        if files.own.as_ref() != Some(&peers.identity) {
+            loaded.dates.extend(shown.dates());
+        }
+        let ca = &peers.ca;
+        let authorities = load_certificates(ca)?;
         loaded
             .dates
-            .extend(CertificateDates::read("peer_tls_ca", ca, &authorities));
+            .extend(CertificateDates::read(ca, &authorities));
         let roots = Arc::new(trust(ca, authorities)?);
-        let mutual = files.peer_auth == PeerAuth::Mutual;
-        let verifies = mutual.then(|| Arc::clone(&roots));
+        let verifies = peers.mutual.then(|| (ca, Arc::clone(&roots)));
         let server = build_server_config(&provider, &shown, verifies, &[b"h2"])?;
         let client = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| unusable_file("peer_tls_ca", ca, error))?
+            .map_err(|error| ca.unusable(error))?
             .with_root_certificates(roots);
-        let mut client = if mutual {
+        let mut client = if peers.mutual {
             client
                 .with_client_auth_cert(shown.chain.clone(), shown.secret.clone_key())
-                .map_err(|error| unusable_file(shown.cert_key, &shown.file, error))?
+                .map_err(|error| shown.cert.unusable(error))?
         } else {
             client.with_no_client_auth()
         };
@@ -202,85 +228,110 @@ impl LoadedTls {
 }
 
 impl Identity {
-    fn load(cert_key: &'static str, cert: &str, key_key: &str, key: &str) -> Result<Self> {
-        let chain = load_certificates(cert_key, cert)?;
-        let secret = PrivateKeyDer::from_pem_slice(&read_file(key_key, key)?)
-            .map_err(|error| unusable_file(key_key, key, error))?;
+    fn load(files: &IdentityFiles) -> Result<Self, FileError> {
+        let chain = load_certificates(&files.cert)?;
+        let secret = PrivateKeyDer::from_pem_slice(&read_file(&files.key)?)
+            .map_err(|error| files.key.unusable(error))?;
         Ok(Self {
-            cert_key,
-            file: cert.to_owned(),
+            cert: files.cert.clone(),
             chain,
             secret,
         })
     }
 
     fn dates(&self) -> Option<CertificateDates> {
-        CertificateDates::read(self.cert_key, &self.file, &self.chain)
+        CertificateDates::read(&self.cert, &self.chain)
     }
 }
 
 fn build_server_config(
     provider: &Arc<CryptoProvider>,
     identity: &Identity,
-    verifies: Option<Arc<RootCertStore>>,
+    verifies: Option<(&NamedFile, Arc<RootCertStore>)>,
     protocols: &[&[u8]],
-) -> Result<Arc<ServerConfig>> {
-    let unusable = |error| unusable_file(identity.cert_key, &identity.file, error);
+) -> Result<Arc<ServerConfig>, FileError> {
     let builder = ServerConfig::builder_with_provider(Arc::clone(provider))
         .with_safe_default_protocol_versions()
-        .map_err(unusable)?;
+        .map_err(|error| identity.cert.unusable(error))?;
     let builder = match verifies {
-        Some(roots) => {
+        Some((ca, roots)) => {
             let verifier =
                 WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(provider)).build();
-            builder.with_client_cert_verifier(
-                verifier.map_err(|error| config_error("peer_tls_ca", &format!("{error}")))?,
-            )
+            builder.with_client_cert_verifier(verifier.map_err(|error| ca.unusable(error))?)
         }
         None => builder.with_no_client_auth(),
     };
     let mut config = builder
         .with_single_cert(identity.chain.clone(), identity.secret.clone_key())
-        .map_err(unusable)?;
+        .map_err(|error| identity.cert.unusable(error))?;
     config.alpn_protocols = protocols.iter().map(|it| it.to_vec()).collect();
     Ok(Arc::new(config))
 }
 
-fn load_certificates(key: &str, file: &str) -> Result<Vec<CertificateDer<'static>>> {
-    let pem = read_file(key, file)?;
+fn load_certificates(file: &NamedFile) -> Result<Vec<CertificateDer<'static>>, FileError> {
+    let pem = read_file(file)?;
     let read = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
-    let read = read.map_err(|error| unusable_file(key, file, error))?;
+    let read = read.map_err(|error| file.unusable(error))?;
     if read.is_empty() {
-        return Err(config_error(
-            key,
-            &format!("is \"{}\", which holds no certificate", file.escape_debug()),
-        ));
+        return Err(file.error("which holds no certificate"));
     }
     Ok(read)
 }
 
-fn read_file(key: &str, file: &str) -> Result<Vec<u8>> {
-    read_bounded(Path::new(file)).map_err(|error| unusable_file(key, file, error))
+fn read_file(file: &NamedFile) -> Result<Vec<u8>, FileError> {
+    read_bounded(Path::new(&file.path)).map_err(|error| file.unusable(error))
 }
 
-/// The authorities of `peer_tls_ca`, which is this file.
-fn trust(file: &str, authorities: Vec<CertificateDer<'static>>) -> Result<RootCertStore> {
+/// The authorities of this file.
+fn trust(
+    file: &NamedFile,
+    authorities: Vec<CertificateDer<'static>>,
+) -> Result<RootCertStore, FileError> {
     let mut roots = RootCertStore::empty();
     for certificate in authorities {
         roots
             .add(certificate)
-            .map_err(|error| unusable_file("peer_tls_ca", file, error))?;
+            .map_err(|error| file.unusable(error))?;
     }
     Ok(roots)
 }
 
-fn unusable_file(
-    key: &str,
-    file: &str,
-    error: impl std::error::Error + Send + Sync + 'static,
-) -> Error {
-    let problem = format!("is \"{}\", which cannot be used", file.escape_debug());
-    config_error(key, &problem).caused_by(error)
+/// A file that cannot be used.
+#[derive(Debug)]
+struct FileError {
+    file: NamedFile,
+    problem: &'static str,
+    cause: Option<Box<dyn std::error::Error + Send + Sync>>,
+}
+
+impl NamedFile {
+    fn error(&self, problem: &'static str) -> FileError {
+        FileError {
+            file: self.clone(),
+            problem,
+            cause: None,
+        }
+    }
+
+    fn unusable(&self, cause: impl std::error::Error + Send + Sync + 'static) -> FileError {
+        FileError {
+            cause: Some(Box::new(cause)),
+            ..self.error("which cannot be used")
+        }
+    }
+}
+
+impl FileError {
+    fn into_error(self, settings_of: &str) -> Error {
+        let NamedFile { setting, path } = self.file;
+        let (path, problem) = (path.escape_debug(), self.problem);
+        let message = format!("{settings_of}{setting} is \"{path}\", {problem}");
+        let error = Error::new(ErrorKind::InvalidConfig, message).of_setting(setting);
+        match self.cause {
+            Some(cause) => error.caused_by(cause),
+            None => error,
+        }
+    }
 }
 
 /// The metric for the time until a certificate expires.
@@ -289,20 +340,14 @@ pub(crate) const EXPIRY: &str = "distlock_tls_expiry_seconds";
 /// The time during which every certificate of one file is valid.
 #[derive(Clone, Debug)]
 pub(super) struct CertificateDates {
-    /// The configuration key that names the file.
-    key: &'static str,
-    file: String,
+    file: NamedFile,
     not_before: DateTime,
     not_after: DateTime,
 }
 
 impl CertificateDates {
     /// Reads the dates of the certificates in a file; `None` if no certificate shows its dates.
-    pub(super) fn read(
-        key: &'static str,
-        file: &str,
-        certificates: &[CertificateDer<'_>],
-    ) -> Option<Self> {
+    pub(super) fn read(file: &NamedFile, certificates: &[CertificateDer<'_>]) -> Option<Self> {
         let dates = certificates.iter().filter_map(|certificate| {
             let parsed = Certificate::from_der(certificate).ok()?;
             let validity = parsed.tbs_certificate().validity();
@@ -312,8 +357,7 @@ impl CertificateDates {
         let (not_before, not_after) =
             dates.reduce(|all, one| (all.0.max(one.0), all.1.min(one.1)))?;
         Some(Self {
-            key,
-            file: file.to_owned(),
+            file: file.clone(),
             not_before,
             not_after,
         })
@@ -321,12 +365,15 @@ impl CertificateDates {
 
     /// Warns if a certificate of the file is not valid at this time.
     pub(super) fn warn(&self, now: SystemTime) {
-        let (key, file) = (self.key, &self.file);
+        let NamedFile {
+            setting: key,
+            path: file,
+        } = &self.file;
         if self.not_after.to_system_time() < now {
             tracing::warn!(
                 key, ?file, expired = %self.not_after,
                 "a certificate has expired, so connections that need it are refused: replace the \
-                 file and send HUP to the node"
+                 file and send HUP to this process"
             );
         }
         if now < self.not_before.to_system_time() {
@@ -340,7 +387,7 @@ impl CertificateDates {
 
     /// Sets the metric for the time until the first certificate of the file expires.
     pub(super) fn record(&self, now: SystemTime) {
-        metrics::gauge!(EXPIRY, "key" => self.key).set(self.seconds_left(now));
+        metrics::gauge!(EXPIRY, "key" => self.file.setting).set(self.seconds_left(now));
     }
 
     /// The time until the first certificate of the file expires, in seconds, negative afterwards.
