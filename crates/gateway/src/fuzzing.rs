@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 
+use distlock_listen::read_source;
 use futures_util::FutureExt as _;
 use serde_json::value::RawValue;
 use tokio::io::AsyncReadExt as _;
@@ -13,7 +14,6 @@ use crate::{
         FrameReader as _, Incoming, TcpReader,
         frames::{FrameError, Inbound, Outbound},
     },
-    listen::read_source,
     peer::wire_fuzzing,
 };
 

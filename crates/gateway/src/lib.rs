@@ -38,8 +38,8 @@
 //!
 //! - `config` is the `[gateway]` table.
 //! - `node` starts and ends a node with its listeners.
-//! - `listen` accepts connections. `front` serves clients over them, by WebSocket (`ws`) and raw
-//!   TCP (`tcp`): `connection` serves one from its first frame to its end, by `login`,
+//! - `front` serves clients over connections of the package `distlock-listen`, by WebSocket (`ws`)
+//!   and raw TCP (`tcp`): `connection` serves one from its first frame to its end, by `login`,
 //!   `session_connection` and `close`.
 //! - `peer` serves and makes calls between nodes.
 //! - `admin` is the admin HTTP, and `page` the live page beside it.
@@ -69,7 +69,6 @@ mod front;
 pub mod fuzzing;
 mod health;
 mod inbox;
-mod listen;
 mod metering;
 mod node;
 mod page;

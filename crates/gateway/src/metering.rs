@@ -4,10 +4,9 @@
 
 use std::sync::OnceLock;
 
+use distlock_listen::EXPIRY;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use metrics_process::Collector;
-
-use crate::listen::EXPIRY;
 
 /// Upper ends of the histograms' buckets, in seconds: from a round trip on one host to a node
 /// lease.

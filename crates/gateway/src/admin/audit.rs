@@ -16,13 +16,13 @@ use distlock_core::{
     unix_time,
 };
 use distlock_kickout::NodeId;
+use distlock_listen::ConnectionHandle;
 use serde::{Deserialize, Serialize};
 
 use super::{
     AdminContext,
     http::{HttpError, LimitQuery, QueryParams},
 };
-use crate::listen::ConnectionHandle;
 
 /// Entries kept per node.
 pub(super) const MAX_ENTRIES: usize = 200;

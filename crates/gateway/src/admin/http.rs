@@ -12,10 +12,9 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use distlock_core::{Error, ErrorKind};
+use distlock_listen::{ConnectionHandle, is_late_body};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::json;
-
-use crate::listen::{ConnectionHandle, is_late_body};
 
 /// Longest reason in bytes.
 const MAX_REASON: usize = 256;

@@ -15,6 +15,7 @@ use axum::{
 };
 use distlock_core::Locker;
 use distlock_kickout::KickOut;
+use distlock_listen::{ConnectionListener, Tls, serve_http};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -23,12 +24,7 @@ use super::{
     http::{client_ip, http_error, mark_logged_in},
     orders, send,
 };
-use crate::{
-    health::health,
-    listen::{ConnectionListener, Tls, serve_http},
-    metering,
-    send_api::SendApi,
-};
+use crate::{health::health, metering, send_api::SendApi};
 
 /// Longest body of an order in bytes.
 const MAX_BODY: usize = 64 * 1024;
@@ -142,6 +138,7 @@ mod tests {
 
     use distlock_core::{Clock, ManualClock, Store, SystemClock};
     use distlock_kickout::{KickOut, NodeId};
+    use distlock_listen::{ConnectionBounds, ConnectionQuota, Tls};
     use distlock_memory::Memory;
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -155,7 +152,6 @@ mod tests {
         config::{GatewayConfig, Secret},
         front::fixtures,
         inbox::RecordsInbox,
-        listen::{ConnectionBounds, ConnectionQuota, Tls},
         page::{self, PageContext},
         peer::GrpcPeers,
         takeovers::RecentTakeovers,

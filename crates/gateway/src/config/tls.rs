@@ -6,10 +6,10 @@
 use std::net::SocketAddr;
 
 use distlock_core::Result;
+use distlock_listen::{IdentityFiles, NamedFile, PeerFiles, TlsFiles};
 use serde::Deserialize;
 
 use super::{GatewayConfig, config_error};
-use crate::listen::{IdentityFiles, NamedFile, PeerFiles, TlsFiles};
 
 /// The proof that a caller has to show to be accepted as another node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -8,6 +8,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use distlock_core::Clock;
 use distlock_kickout::{Class, KickOut};
+use distlock_listen::ConnectionHandle;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
@@ -19,7 +20,6 @@ use super::{
 };
 use crate::{
     inbox::OfflineStore,
-    listen::ConnectionHandle,
     services::{MaySend, WebSaver},
     token::TokenKey,
 };

@@ -6,6 +6,7 @@
 use std::{error::Error, fmt, io};
 
 use async_trait::async_trait;
+use distlock_listen::{Connection, ConnectionListener, PROXY_BEGINNINGS};
 use futures_util::StreamExt as _;
 use tokio::io::{AsyncRead, AsyncWriteExt as _, WriteHalf};
 use tokio_util::{
@@ -18,7 +19,6 @@ use super::{
     FrameReader, FrameWriter, FrontContext, Incoming, connection,
     frames::{ErrorCode, Frame},
 };
-use crate::listen::{Connection, ConnectionListener, PROXY_BEGINNINGS};
 
 const ID_BYTES: usize = 2;
 const HEADER_BYTES: usize = 4;

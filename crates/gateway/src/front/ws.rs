@@ -16,6 +16,7 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::get,
 };
+use distlock_listen::{ConnectionHandle, ConnectionListener, serve_http};
 use futures_util::{
     SinkExt as _, StreamExt as _,
     stream::{SplitSink, SplitStream},
@@ -26,10 +27,7 @@ use super::{
     FrameReader, FrameWriter, FrontContext, Incoming, connection,
     frames::{ErrorCode, Frame},
 };
-use crate::{
-    health::health,
-    listen::{ConnectionHandle, ConnectionListener, serve_http},
-};
+use crate::health::health;
 
 /// Bytes read at a time. Frames are short. The library fills a buffer of this size with zeroes
 /// before every read, and keeps the buffer as long as the connection lasts. With the library's

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use distlock_core::{Clock, Result, Store};
 use distlock_kickout::{KickOut, NodeId, Policy, Profiles};
+use distlock_listen::{ListenerKind, Tls};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
@@ -20,7 +21,6 @@ use crate::{
     config::{ClientAddress, GatewayConfig, config_error},
     front::{FrontContext, SendLimits},
     inbox::{OfflineStore, RecordsInbox},
-    listen::{ListenerKind, Tls},
     metering,
     page::PageContext,
     peer::GrpcPeers,

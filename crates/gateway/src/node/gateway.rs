@@ -8,6 +8,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use distlock_core::{Clock, Error, ErrorKind, Result, at_most};
 use distlock_kickout::{Event, KickOut, NodeId};
+use distlock_listen::{ConnectionListener, Tls};
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde::Serialize;
 use tokio::{sync::broadcast, task::JoinSet};
@@ -17,7 +18,6 @@ use crate::{
     admin::{AdminContext, serve_admin},
     config::Secret,
     front::{FrontContext, serve_tcp, serve_websocket},
-    listen::{ConnectionListener, Tls},
     page::{self, PageContext},
     peer::serve_peers,
     send_api::SendApi,

@@ -10,12 +10,10 @@ use std::{
 };
 
 use distlock_core::{Clock, Result};
+use distlock_listen::{ConnectionBounds, ConnectionListener, ConnectionQuota, ListenerKind, Tls};
 use tokio::net::TcpListener;
 
-use crate::{
-    config::{ClientAddress, GatewayConfig, config_error},
-    listen::{ConnectionBounds, ConnectionListener, ConnectionQuota, ListenerKind, Tls},
-};
+use crate::config::{ClientAddress, GatewayConfig, config_error};
 
 /// Limits for connections of other nodes, and the same limits for connections of administrators.
 const GUARDED_BOUNDS: ConnectionBounds = ConnectionBounds {

@@ -13,13 +13,13 @@ use axum::{
     routing::{get, post},
 };
 use distlock_kickout::{KickOut, Uid};
+use distlock_listen::{ConnectionHandle, Tls};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::{render, snapshot::Snapshot};
 use crate::{
     admin::{AdminAccess, JsonBody, client_ip, http_error, mark_logged_in},
-    listen::{ConnectionHandle, Tls},
     peer::GrpcPeers,
     takeovers::RecentTakeovers,
     token::{TokenKey, mint},

@@ -24,14 +24,12 @@ use axum::{
 };
 use distlock_core::{Clock as _, SystemClock, sync::Mutex};
 use distlock_kickout::NodeId;
+use distlock_listen::{ConnectionHandle, is_late_body};
 use tonic::Status;
 use uuid::Uuid;
 
 use super::wire::{CALLS_HEADER, CALLS_VERSION, MAX_MESSAGE};
-use crate::{
-    listen::{ConnectionHandle, is_late_body},
-    token::{CheckedCall, PeerKey},
-};
+use crate::token::{CheckedCall, PeerKey};
 
 /// Bytes in front of each message: one byte says whether the message is compressed, four bytes hold
 /// its length.

@@ -11,6 +11,7 @@ use distlock_kickout::{
     DeliverRequest, DeliverResult, KickRequest, KickResult, NodeAddress, NodeId, PeerError, Peers,
     SessionKey, Uid,
 };
+use distlock_listen::Tls;
 use prost::Message;
 use tonic::{
     Code, Request, Response, Status,
@@ -28,7 +29,6 @@ use super::{
     },
 };
 use crate::{
-    listen::Tls,
     takeovers::NodeReport,
     token::{Call, PeerKey},
 };

@@ -15,6 +15,7 @@ use std::{
 
 use axum::http::Uri;
 use distlock_core::{Clock, at_most, sync::Mutex};
+use distlock_listen::Tls;
 use hyper_util::rt::TokioIo;
 use rustls::{AlertDescription, CertificateError, pki_types::ServerName};
 use tokio::{
@@ -23,8 +24,6 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 use tower::{Service, service_fn};
-
-use crate::listen::Tls;
 
 /// First byte of a TLS alert. As the first byte of an HTTP/2 frame it would announce a length that
 /// no node accepts.

@@ -12,6 +12,7 @@ use axum::{
 };
 use distlock_core::ErrorKind;
 use distlock_kickout::{Class, Device, Message, Uid};
+use distlock_listen::ConnectionHandle;
 use serde_json::value::RawValue;
 use tonic::{Code, Request, Response, Status};
 use uuid::Uuid;
@@ -22,7 +23,6 @@ use super::{
 };
 use crate::{
     front::Outcome,
-    listen::ConnectionHandle,
     send_api::{SendApi, SendDenied},
 };
 

@@ -9,6 +9,7 @@ use axum::{
     middleware,
 };
 use distlock_kickout::{KickOut, PeerError, Uid};
+use distlock_listen::{BodyTime, ConnectionListener};
 use futures_util::stream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status, service::Routes, transport::Server};
@@ -27,12 +28,7 @@ use super::{
         report_to_wire,
     },
 };
-use crate::{
-    listen::{BodyTime, ConnectionListener},
-    send_api::SendApi,
-    takeovers::RecentTakeovers,
-    token::PeerKey,
-};
+use crate::{send_api::SendApi, takeovers::RecentTakeovers, token::PeerKey};
 
 /// The number of calls that a node may have in progress to another node: 64 kicks and 64
 /// deliveries.

@@ -14,6 +14,7 @@ use distlock_kickout::{
     Boot, Code, DeliverRequest, DeliverResult, Generation, KickOut, KickRequest, KickResult,
     Message, NodeAddress, NodeId, PeerError, Peers, SessionKey, Uid,
 };
+use distlock_listen::{ConnectionBounds, ConnectionListener, ConnectionQuota};
 use distlock_memory::Memory;
 use tokio::{
     io::AsyncReadExt as _,
@@ -34,7 +35,6 @@ use crate::{
     config::Secret,
     front::fixtures,
     inbox::RecordsInbox,
-    listen::{ConnectionBounds, ConnectionListener, ConnectionQuota},
     send_api::SendApi,
     takeovers::RecentTakeovers,
     token::{Call, TokenKey},

@@ -1,4 +1,4 @@
-//! The quota of connections: how many a node has in all, and how many one address has.
+//! The quota of connections: how many a program has in all, and how many one address has.
 //!
 //! This module keeps the counts exact: each permit returns its count when it is dropped. This
 //! module must never wait for a permit.
@@ -14,26 +14,29 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Highest numbers of connections at one time.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ConnectionBounds {
-    pub(crate) all: usize,
+pub struct ConnectionBounds {
+    /// All connections.
+    pub all: usize,
     /// Connections without a login. This limit keeps room for clients that have logged in, however
     /// many strangers connect.
-    pub(crate) pending: usize,
-    /// The same two limits for one address. These limits keep room for all other addresses.
-    pub(crate) all_per_address: usize,
-    pub(crate) pending_per_address: usize,
+    pub pending: usize,
+    /// All connections of one address. This limit keeps room for all other addresses, and so does
+    /// the next one.
+    pub all_per_address: usize,
+    /// Connections of one address without a login.
+    pub pending_per_address: usize,
 }
 
 /// The permits of one or more listeners.
 #[derive(Clone, Debug)]
-pub(crate) struct ConnectionQuota {
+pub struct ConnectionQuota {
     all: Arc<Semaphore>,
     pending: Arc<Semaphore>,
     addresses: Arc<Addresses>,
 }
 
 /// A permit for the connection, and a permit that the connection holds until the login.
-pub(super) type Pair<T> = (T, T);
+pub(crate) type Pair<T> = (T, T);
 
 #[derive(Debug)]
 struct Addresses {
@@ -49,14 +52,16 @@ struct Count {
 
 /// One permit of an address.
 #[derive(Debug)]
-pub(super) struct AddressPermit {
+pub(crate) struct AddressPermit {
     addresses: Arc<Addresses>,
     network: IpAddr,
     pending: bool,
 }
 
 impl ConnectionQuota {
-    pub(crate) fn new(bounds: ConnectionBounds) -> Self {
+    /// A quota with these bounds.
+    #[must_use]
+    pub fn new(bounds: ConnectionBounds) -> Self {
         Self {
             all: Arc::new(Semaphore::new(bounds.all)),
             pending: Arc::new(Semaphore::new(bounds.pending)),
@@ -67,14 +72,14 @@ impl ConnectionQuota {
         }
     }
 
-    pub(super) fn acquire(&self) -> Option<Pair<OwnedSemaphorePermit>> {
+    pub(crate) fn acquire(&self) -> Option<Pair<OwnedSemaphorePermit>> {
         let pending = Arc::clone(&self.pending).try_acquire_owned().ok()?;
         let permit = Arc::clone(&self.all).try_acquire_owned().ok()?;
         Some((permit, pending))
     }
 
     /// Takes two permits for a connection from this address.
-    pub(super) fn acquire_for_address(&self, address: IpAddr) -> Option<Pair<AddressPermit>> {
+    pub(crate) fn acquire_for_address(&self, address: IpAddr) -> Option<Pair<AddressPermit>> {
         let network = counted_network(address);
         let bounds = &self.addresses.bounds;
         let mut taken = self.addresses.taken.lock();

@@ -39,11 +39,7 @@ const MAX_HEAD: usize = 16 * 1024;
 
 /// Serves until `stop`, and then finishes the requests in progress. Handlers find a
 /// [`ConnectionHandle`](super::ConnectionHandle) as [`ConnectInfo`].
-pub(crate) async fn serve_http(
-    mut listener: ConnectionListener,
-    routes: Router,
-    stop: CancellationToken,
-) {
+pub async fn serve_http(mut listener: ConnectionListener, routes: Router, stop: CancellationToken) {
     let mut protocol = auto::Builder::new(TokioExecutor::new()).http1_only();
     protocol.http1().max_buf_size(MAX_HEAD);
     let (graceful, connections) = (GracefulShutdown::new(), TaskTracker::new());
@@ -77,19 +73,19 @@ pub(crate) async fn serve_http(
 
 /// Limits the time in which a whole body must arrive.
 #[derive(Clone, Debug)]
-pub(crate) struct BodyTime {
+pub struct BodyTime {
     clock: Arc<dyn Clock>,
     limit: Duration,
 }
 
 impl BodyTime {
-    pub(super) fn new(clock: Arc<dyn Clock>, limit: Duration) -> Self {
+    pub(crate) fn new(clock: Arc<dyn Clock>, limit: Duration) -> Self {
         Self { clock, limit }
     }
 
     /// The same body, which fails if it has not arrived within the limit. The time begins when a
     /// reader waits for the first time.
-    pub(crate) fn limit<B>(&self, body: B) -> Body
+    pub fn limit<B>(&self, body: B) -> Body
     where
         B: HttpBody<Data = Bytes> + Send + 'static,
         B::Error: Into<axum::BoxError>,
@@ -103,7 +99,7 @@ impl BodyTime {
 }
 
 /// Whether an error says that a body did not arrive in time.
-pub(crate) fn is_late_body(error: &(dyn Error + 'static)) -> bool {
+pub fn is_late_body(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
         if error.is::<LateBody>() {

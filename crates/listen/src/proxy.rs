@@ -1,4 +1,4 @@
-//! The header of the PROXY protocol, by which a proxy in front of a node names its client.
+//! The header of the PROXY protocol, by which a proxy in front of a server names its client.
 //!
 //! This module reads the header, and must never read a byte after the header, because that byte
 //! belongs to TLS or to the front. Source:
@@ -20,16 +20,14 @@ const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 const WORD: &[u8] = b"PROXY ";
 
 /// The beginnings of a header.
-pub(crate) const PROXY_BEGINNINGS: [&[u8]; 2] = [WORD, SIGNATURE];
+pub const PROXY_BEGINNINGS: [&[u8]; 2] = [WORD, SIGNATURE];
 
 /// Reads the header in front of a connection, and no byte after the header. `None` means that the
 /// proxy opened the connection for itself, for example for a health check.
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidData`] when the connection begins without a valid header.
-pub(crate) async fn read_source(
-    stream: &mut (impl AsyncRead + Unpin),
-) -> io::Result<Option<SocketAddr>> {
+pub async fn read_source(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<SocketAddr>> {
     let no_header = || {
         let why = "a connection began without the header of the PROXY protocol";
         io::Error::new(io::ErrorKind::InvalidData, why)

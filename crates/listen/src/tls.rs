@@ -32,45 +32,48 @@ const READ_LIMIT: Duration = Duration::from_secs(5);
 
 /// A file that a setting of the program names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NamedFile {
+pub struct NamedFile {
     /// The setting, which is the [`setting`](Error::setting) of an error about the file.
-    pub(crate) setting: &'static str,
-    pub(crate) path: String,
+    pub setting: &'static str,
+    /// The path of the file, in PEM form.
+    pub path: String,
 }
 
 /// A certificate with its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct IdentityFiles {
-    pub(crate) cert: NamedFile,
-    pub(crate) key: NamedFile,
+pub struct IdentityFiles {
+    /// The certificate, with the certificates between it and its authority.
+    pub cert: NamedFile,
+    /// The private key of the certificate.
+    pub key: NamedFile,
 }
 
 /// The files of a program's certificates and keys.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct TlsFiles {
+pub struct TlsFiles {
     /// The text before the name of a setting in an error, such as `gateway.`.
-    pub(crate) settings_of: &'static str,
+    pub settings_of: &'static str,
     /// What listeners for clients show.
-    pub(crate) own: Option<IdentityFiles>,
+    pub own: Option<IdentityFiles>,
     /// Turns on TLS between programs of one kind.
-    pub(crate) peers: Option<PeerFiles>,
+    pub peers: Option<PeerFiles>,
 }
 
 /// The files for TLS between programs of one kind.
 #[derive(Clone, Debug)]
-pub(crate) struct PeerFiles {
+pub struct PeerFiles {
     /// What listeners for peers and calls to them show.
-    pub(crate) identity: IdentityFiles,
+    pub identity: IdentityFiles,
     /// The authorities that sign the certificates of peers.
-    pub(crate) ca: NamedFile,
+    pub ca: NamedFile,
     /// Whether a caller has to show a certificate of these authorities.
-    pub(crate) mutual: bool,
+    pub mutual: bool,
     /// The name that a peer's certificate must have; the host of its address if this is `None`.
-    pub(crate) name: Option<String>,
+    pub name: Option<String>,
 }
 
 /// The current certificates of the program.
-pub(crate) struct Tls {
+pub struct Tls {
     files: TlsFiles,
     reads: FileReads,
     clock: Arc<dyn Clock>,
@@ -79,7 +82,7 @@ pub(crate) struct Tls {
 
 /// The kind of listener, which decides the certificate.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum ListenerKind {
+pub enum ListenerKind {
     /// For clients and administrators.
     Clients,
     /// For programs of the same kind.
@@ -107,7 +110,7 @@ impl Tls {
     /// # Errors
     /// [`ErrorKind::InvalidConfig`], naming setting and file; [`ErrorKind::Unavailable`] when the
     /// file system does not answer.
-    pub(crate) async fn read(files: TlsFiles, clock: Arc<dyn Clock>) -> Result<Self> {
+    pub async fn read(files: TlsFiles, clock: Arc<dyn Clock>) -> Result<Self> {
         let tls = Self {
             files,
             clock,
@@ -119,7 +122,8 @@ impl Tls {
     }
 
     /// Whether there is any file.
-    pub(crate) const fn has_files(&self) -> bool {
+    #[must_use]
+    pub const fn has_files(&self) -> bool {
         self.files.own.is_some() || self.files.peers.is_some()
     }
 
@@ -127,7 +131,7 @@ impl Tls {
     ///
     /// # Errors
     /// The same as for [`read`](Self::read).
-    pub(crate) async fn reload(&self) -> Result<()> {
+    pub async fn reload(&self) -> Result<()> {
         let files = self.files.clone();
         let reading = self.reads.read(move || LoadedTls::read(&files)).await;
         let current = reading.map_err(|error| error.during("read certificates"))?;
@@ -138,7 +142,7 @@ impl Tls {
     }
 
     /// Sets the metrics for the times until the certificates expire.
-    pub(crate) fn record_expiry(&self) {
+    pub fn record_expiry(&self) {
         let current = self.current.read();
         let now = self.clock.wall();
         current.dates.iter().for_each(|dates| dates.record(now));
@@ -146,7 +150,8 @@ impl Tls {
 
     /// The time until the first certificate expires, in seconds, negative afterwards;
     /// `None` without certificates.
-    pub(crate) fn seconds_left(&self) -> Option<f64> {
+    #[must_use]
+    pub fn seconds_left(&self) -> Option<f64> {
         let current = self.current.read();
         let now = self.clock.wall();
         let left = current.dates.iter().map(|dates| dates.seconds_left(now));
@@ -154,7 +159,8 @@ impl Tls {
     }
 
     /// The TLS settings of a listener. `None` means that the listener speaks without TLS.
-    pub(crate) fn server_config(&self, kind: ListenerKind) -> Option<Arc<ServerConfig>> {
+    #[must_use]
+    pub fn server_config(&self, kind: ListenerKind) -> Option<Arc<ServerConfig>> {
         let current = self.current.read();
         match kind {
             ListenerKind::Clients => current.clients.clone(),
@@ -165,7 +171,8 @@ impl Tls {
     /// The TLS settings for calls to peers, and the name that their certificates must have. Without
     /// a name, the certificate must have the host of the peer's address. `None` means that calls go
     /// without TLS.
-    pub(crate) fn client_config(&self) -> Option<(Arc<ClientConfig>, Option<&str>)> {
+    #[must_use]
+    pub fn client_config(&self) -> Option<(Arc<ClientConfig>, Option<&str>)> {
         let current = self.current.read();
         let (_, client) = current.peers.as_ref()?;
         let name = self.files.peers.as_ref()?.name.as_deref();
@@ -335,11 +342,11 @@ impl FileError {
 }
 
 /// The metric for the time until a certificate expires.
-pub(crate) const EXPIRY: &str = "distlock_tls_expiry_seconds";
+pub const EXPIRY: &str = "distlock_tls_expiry_seconds";
 
 /// The time during which every certificate of one file is valid.
 #[derive(Clone, Debug)]
-pub(super) struct CertificateDates {
+pub(crate) struct CertificateDates {
     file: NamedFile,
     not_before: DateTime,
     not_after: DateTime,
@@ -347,7 +354,7 @@ pub(super) struct CertificateDates {
 
 impl CertificateDates {
     /// Reads the dates of the certificates in a file; `None` if no certificate shows its dates.
-    pub(super) fn read(file: &NamedFile, certificates: &[CertificateDer<'_>]) -> Option<Self> {
+    pub(crate) fn read(file: &NamedFile, certificates: &[CertificateDer<'_>]) -> Option<Self> {
         let dates = certificates.iter().filter_map(|certificate| {
             let parsed = Certificate::from_der(certificate).ok()?;
             let validity = parsed.tbs_certificate().validity();
@@ -364,7 +371,7 @@ impl CertificateDates {
     }
 
     /// Warns if a certificate of the file is not valid at this time.
-    pub(super) fn warn(&self, now: SystemTime) {
+    pub(crate) fn warn(&self, now: SystemTime) {
         let NamedFile {
             setting: key,
             path: file,
@@ -386,12 +393,12 @@ impl CertificateDates {
     }
 
     /// Sets the metric for the time until the first certificate of the file expires.
-    pub(super) fn record(&self, now: SystemTime) {
+    pub(crate) fn record(&self, now: SystemTime) {
         metrics::gauge!(EXPIRY, "key" => self.file.setting).set(self.seconds_left(now));
     }
 
     /// The time until the first certificate of the file expires, in seconds, negative afterwards.
-    pub(super) fn seconds_left(&self, now: SystemTime) -> f64 {
+    pub(crate) fn seconds_left(&self, now: SystemTime) -> f64 {
         match self.not_after.to_system_time().duration_since(now) {
             Ok(left) => left.as_secs_f64(),
             Err(since) => -since.duration().as_secs_f64(),

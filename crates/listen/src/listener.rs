@@ -33,7 +33,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts connections within a quota.
 #[derive(Debug)]
-pub(crate) struct ConnectionListener {
+pub struct ConnectionListener {
     tcp: TcpListener,
     quota: ConnectionQuota,
     clock: Arc<dyn Clock>,
@@ -56,7 +56,9 @@ enum Full {
 }
 
 impl ConnectionListener {
-    pub(crate) fn new(
+    /// A listener on this socket. A connection has `login_timeout` to log in.
+    #[must_use]
+    pub fn new(
         tcp: TcpListener,
         quota: ConnectionQuota,
         clock: Arc<dyn Clock>,
@@ -79,24 +81,28 @@ impl ConnectionListener {
     ///
     /// Clients do not get this. A login takes longer, and in a storm each newcomer would end a
     /// login that is almost complete.
-    pub(crate) fn oldest_stranger_leaves(mut self) -> Self {
+    #[must_use]
+    pub fn oldest_stranger_leaves(mut self) -> Self {
         self.strangers = Some(VecDeque::new());
         self
     }
 
     /// The time for the body of a request: as long as the time to log in, also after the login.
-    pub(crate) fn body_time(&self) -> BodyTime {
+    #[must_use]
+    pub fn body_time(&self) -> BodyTime {
         BodyTime::new(Arc::clone(&self.clock), self.login_timeout)
     }
 
     /// Uses TLS if the configuration has a certificate for this kind of listener.
-    pub(crate) fn with_tls(mut self, tls: Arc<Tls>, kind: ListenerKind) -> Self {
+    #[must_use]
+    pub fn with_tls(mut self, tls: Arc<Tls>, kind: ListenerKind) -> Self {
         self.tls = Some((tls, kind));
         self
     }
 
     /// Expects a proxy in front that names the client by the PROXY protocol.
-    pub(crate) const fn proxied(mut self, proxied: bool) -> Self {
+    #[must_use]
+    pub const fn proxied(mut self, proxied: bool) -> Self {
         self.proxied = proxied;
         self
     }
@@ -104,15 +110,17 @@ impl ConnectionListener {
     /// Gives a connection this much more time once the client speaks the protocol of its front. On
     /// a WebSocket, that is the upgrade. Only then may a login be in progress, and a slow login
     /// needs the time.
-    pub(crate) const fn extra_time_once_open(mut self, more: Duration) -> Self {
+    #[must_use]
+    pub const fn extra_time_once_open(mut self, more: Duration) -> Self {
         self.extra_time = more;
         self
     }
 
     /// Returns the next connection that got its permits.
     ///
-    /// Cancel safety: safe.
-    pub(crate) async fn accept(&mut self) -> Connection {
+    /// # Cancel safety
+    /// Safe.
+    pub async fn accept(&mut self) -> Connection {
         loop {
             let (stream, peer) = match self.tcp.accept().await {
                 Ok(accepted) => accepted,
@@ -204,7 +212,7 @@ impl ConnectionListener {
     }
 }
 
-/// Logs and counts a node whose connection TLS refused, for example for its certificate. A
+/// Logs and counts a peer whose connection TLS refused, for example for its certificate. A
 /// connection that only broke off is of no concern.
 fn log_refused_handshake(address: SocketAddr, error: &io::Error) {
     if let Some(cause) = error.get_ref()
@@ -216,21 +224,21 @@ fn log_refused_handshake(address: SocketAddr, error: &io::Error) {
 }
 
 /// The stream of a connection, and its progress.
-pub(super) enum Transport {
+pub(crate) enum Transport {
     /// Reads the header of the PROXY protocol, and then completes the handshake of TLS.
     Opening(Opening),
     Open(OpenStream),
     Broken(io::Error),
 }
 
-pub(super) type Opening = Pin<Box<dyn Future<Output = io::Result<OpenStream>> + Send>>;
+pub(crate) type Opening = Pin<Box<dyn Future<Output = io::Result<OpenStream>> + Send>>;
 
-pub(super) enum OpenStream {
+pub(crate) enum OpenStream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-pub(super) async fn open(
+pub(crate) async fn open(
     mut stream: TcpStream,
     proxied: Option<Arc<ConnectionState>>,
     tls: Option<Arc<ServerConfig>>,
@@ -255,7 +263,7 @@ pub(super) async fn open(
 }
 
 impl OpenStream {
-    pub(super) fn tcp(&self) -> &TcpStream {
+    pub(crate) fn tcp(&self) -> &TcpStream {
         match self {
             Self::Plain(stream) => stream,
             Self::Tls(stream) => stream.get_ref().0,

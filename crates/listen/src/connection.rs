@@ -8,7 +8,7 @@
 //! arrive. A handle never reads from or writes to the connection.
 
 use std::{
-    io,
+    fmt, io,
     net::SocketAddr,
     pin::Pin,
     sync::{
@@ -34,21 +34,21 @@ use super::{
 
 /// A handle by which the session's task decides about its connection.
 #[derive(Clone, Debug)]
-pub(crate) struct ConnectionHandle {
-    pub(super) state: Arc<ConnectionState>,
+pub struct ConnectionHandle {
+    pub(crate) state: Arc<ConnectionState>,
 }
 
 #[derive(Debug)]
-pub(super) struct ConnectionState {
+pub(crate) struct ConnectionState {
     /// The other end of the TCP connection: a client, or a proxy.
-    pub(super) accepted: SocketAddr,
+    pub(crate) accepted: SocketAddr,
     /// The client whose connection a proxy passes on.
     source: OnceLock<SocketAddr>,
-    pub(super) opened: AtomicBool,
-    pub(super) logged_in: AtomicBool,
+    pub(crate) opened: AtomicBool,
+    pub(crate) logged_in: AtomicBool,
     quota: ConnectionQuota,
     permits: Mutex<Permits>,
-    pub(super) abort: AtomicBool,
+    pub(crate) abort: AtomicBool,
     /// Whether a newer connection took the place of this one.
     evicted: AtomicBool,
     /// The task of the connection, which an eviction wakes.
@@ -67,7 +67,7 @@ struct Permits {
 impl ConnectionState {
     /// A connection with these permits: of the node, and of its address unless a proxy will name
     /// the address.
-    pub(super) fn new(
+    pub(crate) fn new(
         accepted: SocketAddr,
         quota: ConnectionQuota,
         (all, pending): Pair<OwnedSemaphorePermit>,
@@ -93,13 +93,13 @@ impl ConnectionState {
     }
 
     /// Whether the connection has not logged in, and still has its place.
-    pub(super) fn is_stranger(&self) -> bool {
+    pub(crate) fn is_stranger(&self) -> bool {
         self.permits.lock().pending.is_some()
     }
 
     /// Ends the connection of a stranger. Its permits return at once, not when its task has
     /// noticed. Returns `false` for a connection that is no stranger, which keeps its permits.
-    pub(super) fn evict(&self) -> bool {
+    pub(crate) fn evict(&self) -> bool {
         let mut permits = self.permits.lock();
         // A login takes this permit under the same lock. So a connection cannot both log in and
         // lose its place.
@@ -115,7 +115,7 @@ impl ConnectionState {
     }
 
     /// Whether the connection has lost its place. If it loses its place later, `task` is woken.
-    pub(super) fn is_evicted(&self, task: &Waker) -> bool {
+    pub(crate) fn is_evicted(&self, task: &Waker) -> bool {
         // The waker is stored before the flag is read. Otherwise an eviction between the two would
         // wake nobody.
         self.task.register(task);
@@ -124,7 +124,7 @@ impl ConnectionState {
 
     /// Takes the permits of the client that a proxy names. Returns `false` when that address has
     /// too many connections.
-    pub(super) fn admit_source(&self, source: SocketAddr) -> bool {
+    pub(crate) fn admit_source(&self, source: SocketAddr) -> bool {
         let Some((address, pending)) = self.quota.acquire_for_address(source.ip()) else {
             metrics::counter!("distlock_connections_refused_total").increment(1);
             return false;
@@ -140,24 +140,26 @@ impl ConnectionState {
 impl ConnectionHandle {
     /// The address of the client: the address that a proxy named, or else the other end of the TCP
     /// connection.
-    pub(crate) fn peer(&self) -> SocketAddr {
+    #[must_use]
+    pub fn peer(&self) -> SocketAddr {
         *self.state.source.get().unwrap_or(&self.state.accepted)
     }
 
     /// Takes the permits of the client that a proxy names in the head of a request. Returns `false`
     /// when that address has too many connections.
-    pub(crate) fn admit_source(&self, source: SocketAddr) -> bool {
+    #[must_use]
+    pub fn admit_source(&self, source: SocketAddr) -> bool {
         self.state.admit_source(source)
     }
 
     /// Notes that the client speaks the protocol of its front.
-    pub(crate) fn mark_open(&self) {
+    pub fn mark_open(&self) {
         self.state.opened.store(true, Ordering::Release);
     }
 
     /// Marks this connection as logged in. From now on this connection has no login deadline, and
     /// no longer counts as pending in the quota.
-    pub(crate) fn mark_logged_in(&self) {
+    pub fn mark_logged_in(&self) {
         self.state.logged_in.store(true, Ordering::Release);
         let mut permits = self.state.permits.lock();
         drop((permits.pending.take(), permits.address_pending.take()));
@@ -166,7 +168,7 @@ impl ConnectionHandle {
     /// Makes the drop of the connection send a reset, so that the closed connection does not keep
     /// this side's port in use. All bytes for the client must have been sent before, because a
     /// reset discards unsent bytes.
-    pub(crate) fn abort_on_drop(&self) {
+    pub fn abort_on_drop(&self) {
         self.state.abort.store(true, Ordering::Release);
     }
 }
@@ -174,16 +176,16 @@ impl ConnectionHandle {
 /// A connection. Before the login, a read that waits for bytes and a write that waits for room both
 /// fail at the login deadline. So a client that sends nothing, sends one byte a minute, or reads
 /// nothing cannot keep its permit for ever.
-pub(crate) struct Connection {
-    pub(super) transport: Transport,
-    pub(super) state: Arc<ConnectionState>,
-    pub(super) deadline: LoginDeadline,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) extra_time: Duration,
+pub struct Connection {
+    pub(crate) transport: Transport,
+    pub(crate) state: Arc<ConnectionState>,
+    pub(crate) deadline: LoginDeadline,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) extra_time: Duration,
 }
 
 /// The time to log in.
-pub(super) enum LoginDeadline {
+pub(crate) enum LoginDeadline {
     /// Ends when the client has spoken the protocol of its front.
     ToOpen(Sleep),
     ToLogIn(Sleep),
@@ -204,7 +206,9 @@ impl tonic::transport::server::Connected for Connection {
 }
 
 impl Connection {
-    pub(crate) fn handle(&self) -> ConnectionHandle {
+    /// The handle of this connection.
+    #[must_use]
+    pub fn handle(&self) -> ConnectionHandle {
         ConnectionHandle {
             state: Arc::clone(&self.state),
         }
@@ -269,6 +273,12 @@ impl Connection {
         self.deadline = LoginDeadline::Expired;
         self.state.abort.store(true, Ordering::Release);
         Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Connection").field(&self.state).finish()
     }
 }
 
