@@ -78,10 +78,9 @@ pub async fn init(
         let at_once = blank || new;
         let mut written = true;
         for (member, look) in members.all().iter().zip(looks.iter().flatten()) {
-            let is_current = look
-                .marked
-                .as_ref()
-                .is_some_and(|(_, marker)| marker.epoch == look.epoch && (marker.at_once || !new));
+            let kept = look.age_since_loss().is_some();
+            let votes_at_once = |(_, marker): &(_, Marker)| marker.at_once || !new;
+            let is_current = kept && look.marked.as_ref().is_some_and(votes_at_once);
             if !is_current {
                 let marker = admission::marker_of(member, agreement, quorum, &looks, look, at_once);
                 written &= admission::write(member, marker, look.expect()).await?;
@@ -274,13 +273,10 @@ async fn report(members: &Members, config: &QuorumConfig) -> Vec<MemberReport> {
 }
 
 fn told(look: &Look, member: &str, config: &QuorumConfig) -> Option<MarkerReport> {
-    let (entry, marker) = look.marked.as_ref()?;
-    let fits = marker
-        .is_of(marker.quorum, config.agreement.digest(), member)
-        .is_ok()
-        && marker.epoch == look.epoch;
-    let left = || {
-        let age = entry.age.unwrap_or_default();
+    let (_, marker) = look.marked.as_ref()?;
+    let digest = config.agreement.digest();
+    let fits = marker.is_of(marker.quorum, digest, member).is_ok();
+    let left = |age: Duration| {
         let silence = silence(Duration::from_millis(marker.longest_lease_ms));
         if marker.at_once {
             Duration::ZERO
@@ -290,6 +286,6 @@ fn told(look: &Look, member: &str, config: &QuorumConfig) -> Option<MarkerReport
     };
     Some(MarkerReport {
         quorum: marker.quorum,
-        votes_in: fits.then(left),
+        votes_in: look.age_since_loss().filter(|_| fits).map(left),
     })
 }

@@ -8,7 +8,10 @@
 //!   new, and only then does a member vote at once.
 //! - Each write compares what was read. A marker that somebody has written in between stays.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use distlock_backend_kit::{Member, Members};
 use distlock_core::{Entry, Epoch, Error, ErrorKind, Expect, LockName, Result, Written};
@@ -31,6 +34,12 @@ pub(crate) struct Look {
 }
 
 impl Look {
+    /// The age of a marker that was written after the member last lost its locks.
+    pub(crate) fn age_since_loss(&self) -> Option<Duration> {
+        let (entry, marker) = self.marked.as_ref()?;
+        marker.age_since_loss(entry, &self.epoch)
+    }
+
     /// The condition of a write that replaces what was read.
     pub(crate) fn expect(&self) -> Expect {
         match &self.marked {
@@ -172,8 +181,7 @@ async fn complete(
         .zip(looks)
         .filter_map(|(member, look)| {
             let look = look.as_ref().ok()?;
-            let is_current = |(_, marker): &(Entry, Marker)| marker.epoch == look.epoch;
-            if look.marked.as_ref().is_some_and(is_current) {
+            if look.age_since_loss().is_some() {
                 return None;
             }
             let marker = marker_of(member, agreement, quorum, looks, look, false);

@@ -122,6 +122,13 @@ impl Marker {
         })
     }
 
+    /// The age of a marker that was written after the member last lost its locks. `None`: the
+    /// member has lost its locks since. Its epoch changed, or its machine was booted, which frees
+    /// the locks of an embedded store. A marker from before the boot has no age.
+    pub(crate) fn age_since_loss(&self, entry: &Entry, epoch: &Epoch) -> Option<Duration> {
+        entry.age.filter(|_| self.epoch == *epoch)
+    }
+
     /// Whether the marker is one of this quorum, this agreement and this member; otherwise says
     /// what differs. The age does not matter.
     pub(crate) fn is_of(
@@ -162,22 +169,54 @@ pub(crate) fn standing(
     if let Err(difference) = marker.is_of(quorum, agreement, member) {
         return Ok(Standing::Foreign(difference));
     }
-    if marker.epoch != *epoch {
+    let Some(age) = marker.age_since_loss(entry, epoch) else {
         return Ok(Standing::Restarted);
-    }
+    };
     let Some(clock) = entry.store_time else {
         return Err(Error::new(
             ErrorKind::Unsupported,
             "the member's records do not tell its clock",
         ));
     };
-    // A marker without an age was written before the clock of its store began, in an earlier boot
-    // of the machine. Nothing of that boot is left, but the age of the marker proves nothing.
     let silence = silence(Duration::from_millis(marker.longest_lease_ms));
-    let age = entry.age.unwrap_or_default();
     Ok(if marker.at_once || age >= silence {
         Standing::Votes(clock)
     } else {
         Standing::Waits(silence - age)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use distlock_core::Version;
+
+    use super::*;
+
+    #[test]
+    fn a_marker_counts_when_it_is_older_than_every_forgotten_lease() {
+        let agreement = Agreement::new(["a".to_owned()], Duration::from_secs(60));
+        let (quorum, digest) = (agreement.automatic_id(), agreement.digest());
+        let now = Duration::from_secs(1_800_000_000);
+        let judge = |at_once: bool, age: Option<u64>, epoch: &str| {
+            let marker = Marker {
+                quorum,
+                agreement: digest,
+                member: "a".to_owned(),
+                epoch: Epoch::new("1"),
+                longest_lease_ms: 60_000,
+                at_once,
+            };
+            let version = Version::new(1);
+            let age = age.map(Duration::from_secs);
+            let entry = Entry::new(version, marker.stored().unwrap(), age).read_at(now);
+            standing(Some(&entry), quorum, digest, "a", &Epoch::new(epoch)).unwrap()
+        };
+        assert_eq!(judge(true, Some(0), "1"), Standing::Votes(now));
+        assert_eq!(judge(false, Some(75), "1"), Standing::Votes(now));
+        let left = Duration::from_secs(1);
+        assert_eq!(judge(false, Some(74), "1"), Standing::Waits(left));
+        // Another epoch, and a marker from an earlier boot.
+        assert_eq!(judge(true, Some(75), "2"), Standing::Restarted);
+        assert_eq!(judge(true, None, "1"), Standing::Restarted);
+    }
 }
