@@ -10,8 +10,8 @@ use std::{
 use async_trait::async_trait;
 use distlock::{
     Attempt, Capabilities, Clock, Deleted, DistLock, Entry, Error, ErrorKind, Expect, Fairness,
-    FencingToken, Forced, LockInfo, LockName, LossReason, Moment, OwnerId, RecordKey, Records,
-    Result, Sleep, Store, SystemClock, Ttl, Version, Written,
+    FencingToken, Forced, LeaseKind, LockInfo, LockName, LossReason, Moment, OwnerId, RecordKey,
+    Records, Result, Sleep, Store, SystemClock, Ttl, Version, Written,
     backend::{
         AcquireRequest, Contender, Grant, HandOver, Lease, ReleaseOutcome, Renewal, Renewed,
         TicketStep, sync::Mutex,
@@ -27,6 +27,10 @@ use distlock_memory::Memory;
 enum Sabotage {
     AnybodyReleases,
     AnybodyRenews,
+    /// An attempt for another owner grants the lock to the owner that has joined the queue.
+    EntryOfItsOwner,
+    /// An attempt for another owner does not use the queue entry.
+    EntryOnlyWaits,
     EveryTokenIsOne,
     ExpiresEarly,
     /// A renewal by a stranger raises the token too, and is then answered as not held.
@@ -54,6 +58,8 @@ enum Sabotage {
     TicketsInSilence,
     /// The capabilities deny raised tokens, but the backend raises them.
     RaisesInSilence,
+    /// By its capabilities, a queue entry holds the lock, but the backend takes other owners.
+    AnyOwnerInSilence,
     RecordsIgnoreVersions,
     RecordsTrimKeys,
     ReleasesNothing,
@@ -154,6 +160,11 @@ catches! {
         FloorLostAtRelease by "token_floor::next_grant_is_above_after_a_release";
     a_raised_token_that_is_not_claimed:
         RaisesInSilence by "token_floor::missing_floor_is_unsupported";
+    an_entry_that_is_not_used: EntryOnlyWaits by "ownership::queue_entry_serves_another_owner";
+    an_entry_that_keeps_its_owner:
+        EntryOfItsOwner by "ownership::queue_entry_serves_another_owner";
+    an_entry_for_any_owner_that_is_not_claimed:
+        AnyOwnerInSilence by "ownership::other_owner_at_an_entry_is_unsupported";
     equal_tokens: EveryTokenIsOne by "fencing::token_rises_across_release";
     equal_tokens_in_a_history: EveryTokenIsOne by "exclusion::two_clients_never_overlap";
     a_lease_that_ends_early: ExpiresEarly by "expiry::no_grant_before_the_holders_deadline";
@@ -363,6 +374,9 @@ impl LockLayer for Saboteur {
         if [CanDoLess, RaisesInSilence].contains(&self.sabotage) {
             below.token_floor = false;
         }
+        if self.sabotage == AnyOwnerInSilence {
+            below.lease = LeaseKind::Session;
+        }
         if self.sabotage == CanDoLess {
             below.fairness = Fairness::None;
         }
@@ -396,7 +410,7 @@ impl LockLayer for Saboteur {
         Ok(Box::new(SaboteurContender {
             inner: self.inner.contend(&self.sabotage_request(request)).await?,
             of: self.clone(),
-            ttl: request.ttl,
+            request: request.clone(),
         }))
     }
 
@@ -534,14 +548,27 @@ impl LockLayer for Saboteur {
 struct SaboteurContender {
     inner: Box<dyn Contender>,
     of: Saboteur,
-    ttl: Ttl,
+    /// The request that joined the queue.
+    request: AcquireRequest,
 }
 
 #[async_trait]
 impl Contender for SaboteurContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         let attempt = self.inner.attempt().await?;
-        Ok(attempt.map(|grant| self.of.sabotage_grant(grant, self.ttl)))
+        let ttl = self.request.ttl;
+        Ok(attempt.map(|grant| self.of.sabotage_grant(grant, ttl)))
+    }
+
+    async fn attempt_as(&mut self, owner: OwnerId) -> Result<Attempt<Grant>> {
+        let mut request = self.of.sabotage_request(&self.request);
+        request.owner = owner;
+        let attempt = match self.of.sabotage {
+            EntryOfItsOwner => self.inner.attempt().await?,
+            EntryOnlyWaits => self.of.inner.try_acquire(&request).await?,
+            _ => self.inner.attempt_as(owner).await?,
+        };
+        Ok(attempt.map(|grant| self.of.sabotage_grant(grant, request.ttl)))
     }
 
     fn is_first(&self) -> bool {

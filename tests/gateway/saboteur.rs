@@ -13,8 +13,8 @@ use std::{
 use async_trait::async_trait;
 use distlock::backend::sync::Mutex;
 use distlock::{
-    Attempt, DistLock, Entry, Error, ErrorKind, Expect, LockName, RecordKey, Records, Result,
-    Store, Ttl, Version, Written,
+    Attempt, DistLock, Entry, Error, ErrorKind, Expect, LockName, OwnerId, RecordKey, Records,
+    Result, Store, Ttl, Version, Written,
     backend::{AcquireRequest, Contender, Grant, HandOver, Lease, Renewal, Renewed},
 };
 use distlock_conformance::{LockLayer, RecordsLayer};
@@ -261,6 +261,11 @@ struct SaboteurContender {
 impl Contender for SaboteurContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         let attempt = self.inner.attempt().await?;
+        Ok(attempt.map(|grant| with_requested_ttl(grant, self.ttl)))
+    }
+
+    async fn attempt_as(&mut self, owner: OwnerId) -> Result<Attempt<Grant>> {
+        let attempt = self.inner.attempt_as(owner).await?;
         Ok(attempt.map(|grant| with_requested_ttl(grant, self.ttl)))
     }
 

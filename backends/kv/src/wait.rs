@@ -7,8 +7,8 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock_core::{
-    AcquireRequest, Attempt, Clock, Contender, DistLock, FencingToken, Grant, Moment, Result,
-    sync::Mutex,
+    AcquireRequest, Attempt, Clock, Contender, DistLock, FencingToken, Grant, Moment, OwnerId,
+    Result, sync::Mutex,
 };
 
 /// The shortest pause. With this pause, a waiting process needs less than 20 reads a second even if
@@ -67,9 +67,15 @@ impl KvContender {
 #[async_trait]
 impl Contender for KvContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
+        self.attempt_as(self.request.owner).await
+    }
+
+    async fn attempt_as(&mut self, owner: OwnerId) -> Result<Attempt<Grant>> {
         let before = self.clock.now();
         self.due = None;
-        let attempt = self.lock.try_acquire(&self.request).await?;
+        let mut request = self.request.clone();
+        request.owner = owner;
+        let attempt = self.lock.try_acquire(&request).await?;
         if let Attempt::Busy(Some(holder)) = &attempt {
             let moved = self.seen.is_some_and(|(token, _)| token != holder.token);
             self.pause = if moved {

@@ -8,7 +8,7 @@ use std::{future::poll_fn, sync::Arc, task::Poll, time::Duration};
 
 use async_trait::async_trait;
 use distlock_backend_kit::OpenFlag;
-use distlock_core::{AcquireRequest, Attempt, Contender, Grant, Result};
+use distlock_core::{AcquireRequest, Attempt, Contender, Grant, OwnerId, Result};
 
 use crate::{
     lock::{BACKEND, SharedTable},
@@ -47,8 +47,14 @@ impl MemoryContender {
 #[async_trait]
 impl Contender for MemoryContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
+        self.attempt_as(self.request.owner).await
+    }
+
+    async fn attempt_as(&mut self, owner: OwnerId) -> Result<Attempt<Grant>> {
         self.open.check(BACKEND)?;
-        let attempt = self.shared.try_acquire(&self.request, self.entry)?;
+        let mut request = self.request.clone();
+        request.owner = owner;
+        let attempt = self.shared.try_acquire(&request, self.entry)?;
         if matches!(attempt, Attempt::Acquired(_)) {
             self.entry = None;
         }

@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock_backend_kit::OpenFlag;
-use distlock_core::{AcquireRequest, Attempt, Contender, Grant, Result, at_most};
+use distlock_core::{AcquireRequest, Attempt, Contender, Grant, OwnerId, Result, at_most};
 
 use crate::{
     lock::{attempt, by_rendezvous},
@@ -87,6 +87,13 @@ impl Contender for QuorumContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         self.open.check(NAME)?;
         attempt(&self.shared, &self.request).await
+    }
+
+    async fn attempt_as(&mut self, owner: OwnerId) -> Result<Attempt<Grant>> {
+        self.open.check(NAME)?;
+        let mut request = self.request.clone();
+        request.owner = owner;
+        attempt(&self.shared, &request).await
     }
 
     fn is_first(&self) -> bool {

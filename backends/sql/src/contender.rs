@@ -17,7 +17,7 @@ use distlock_backend_kit::{
     OpenFlag,
     operation::{Answer, Operation},
 };
-use distlock_core::{AcquireRequest, Attempt, Contender, Grant, Result};
+use distlock_core::{AcquireRequest, Attempt, Contender, Grant, OwnerId, Result};
 
 use crate::{
     dialect::Dialect,
@@ -98,10 +98,16 @@ impl<D: Dialect> SqlContender<D> {
 #[async_trait]
 impl<D: Dialect> Contender for SqlContender<D> {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
+        self.attempt_as(self.request.owner).await
+    }
+
+    async fn attempt_as(&mut self, owner: OwnerId) -> Result<Attempt<Grant>> {
         self.open.check(D::NAME)?;
         let asked = self.store.dialect().context().clock.now();
-        let op = Operation::Acquire(self.request.clone());
-        let answer = self.store.submit(op).await?;
+        // The queue entry is this process's and no owner's, so any owner may ask.
+        let mut request = self.request.clone();
+        request.owner = owner;
+        let answer = self.store.submit(Operation::Acquire(request)).await?;
         let has_hint = matches!(answer, Answer::BusyNotified(_));
         let attempt = answer.acquired()?;
         self.granted = matches!(attempt, Attempt::Acquired(_));

@@ -12,8 +12,8 @@ use std::{pin::pin, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use distlock_backend_kit::{OpenFlag, queue_entry::ENTRY_LEASE};
 use distlock_core::{
-    AcquireRequest, Attempt, Clock, Contender, Grant, HolderInfo, LossReason, Moment, Result,
-    at_most,
+    AcquireRequest, Attempt, Clock, Contender, Error, ErrorKind, Grant, HolderInfo, LossReason,
+    Moment, OwnerId, Result, at_most,
 };
 use tokio::{sync::watch, task::AbortHandle};
 use zookeeper_client as zk;
@@ -312,6 +312,12 @@ impl Contender for QueuedContender {
         let supervisor = Arc::clone(&self.supervisor);
         let clock = &*supervisor.context.clock;
         keep_entry(clock, &node, self.ask(&session, &node, asked_at, until)).await
+    }
+
+    async fn attempt_as(&mut self, _: OwnerId) -> Result<Attempt<Grant>> {
+        self.open.check("zookeeper")?;
+        let problem = "the node that waits in the queue also holds the lock, so it has one owner";
+        Err(Error::new(ErrorKind::Unsupported, problem).on("zookeeper"))
     }
 
     fn is_first(&self) -> bool {

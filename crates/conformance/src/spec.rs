@@ -24,6 +24,10 @@ pub(crate) enum Needs {
     /// The suite can make a holder die. Where leases end with sessions, only a worker process can
     /// be such a holder, because the sessions of the suite's own process stay alive.
     DeadHolder,
+    /// A queue entry can be used for any owner.
+    EntryOfAnyOwner,
+    /// A queue entry cannot be used for another owner, because it is what holds the lock.
+    EntryOfOneOwner,
     /// Waiting clients are served first come, first served.
     Fifo,
     /// Tokens of all names form one order.
@@ -75,6 +79,11 @@ impl Needs {
                 "a holder that dies with its session is a process, and no worker processes were \
                  given",
             ),
+            Self::EntryOfAnyOwner => (
+                by_session,
+                "a queue entry of this store holds the lock, so it has one owner",
+            ),
+            Self::EntryOfOneOwner => (!by_session, "any owner can use a queue entry of this store"),
             Self::Fifo => (
                 can.fairness != Fairness::Fifo,
                 "this store promises no order among waiting clients",

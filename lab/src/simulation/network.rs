@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock::{
-    Attempt, Capabilities, DistLock, Error, ErrorKind, LockInfo, LockName, Result,
+    Attempt, Capabilities, DistLock, Error, ErrorKind, LockInfo, LockName, OwnerId, Result,
     backend::{
         AcquireRequest, Contender, Grant, HandOver, Lease, LossFeed, ReleaseOutcome, Renewal,
         Renewed,
@@ -296,13 +296,18 @@ struct QueuedContender {
 #[async_trait]
 impl Contender for QueuedContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
-        let (store, asked) = (Arc::clone(&self.connection.store), self.request.clone());
+        self.attempt_as(self.request.owner).await
+    }
+
+    async fn attempt_as(&mut self, owner: OwnerId) -> Result<Attempt<Grant>> {
+        let (store, mut asked) = (Arc::clone(&self.connection.store), self.request.clone());
+        asked.owner = owner;
         let inner = Arc::clone(&self.inner);
         let apply = move || {
             let (store, asked, inner) = (Arc::clone(&store), asked.clone(), Arc::clone(&inner));
             async move {
                 match inner.try_lock().as_deref_mut() {
-                    Ok(Some(inner)) => inner.attempt().await,
+                    Ok(Some(inner)) => inner.attempt_as(owner).await,
                     Ok(None) => Err(unknown_outcome_error()),
                     // The request is late: its sender already waits for a notification.
                     Err(_) => store.try_acquire(&asked).await,
@@ -369,7 +374,13 @@ struct PollingContender {
 #[async_trait]
 impl Contender for PollingContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
-        self.connection.try_acquire(&self.request).await
+        self.attempt_as(self.request.owner).await
+    }
+
+    async fn attempt_as(&mut self, owner: OwnerId) -> Result<Attempt<Grant>> {
+        let mut request = self.request.clone();
+        request.owner = owner;
+        self.connection.try_acquire(&request).await
     }
 
     fn is_first(&self) -> bool {

@@ -19,7 +19,7 @@ use distlock_backend_kit::{
     operation::{Answer, Operation},
 };
 use distlock_core::{
-    AcquireRequest, Attempt, Contender, FencingToken, Grant, HolderInfo, Moment, Result,
+    AcquireRequest, Attempt, Contender, FencingToken, Grant, HolderInfo, Moment, OwnerId, Result,
 };
 
 use redis::Value;
@@ -118,10 +118,17 @@ impl RedisContender {
 #[async_trait]
 impl Contender for RedisContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
+        self.attempt_as(self.request.owner).await
+    }
+
+    async fn attempt_as(&mut self, owner: OwnerId) -> Result<Attempt<Grant>> {
         self.open.check(BACKEND)?;
+        // The server reserves no lock for the first entry of the queue, so any owner may ask.
+        let mut request = self.request.clone();
+        request.owner = owner;
         // After a push the lock is usually free. An attempt without tracking then saves the server
         // two commands.
-        let (name, op) = (&self.request.name, Operation::Acquire(self.request.clone()));
+        let (name, op) = (&self.request.name, Operation::Acquire(request));
         let at = self.store.clock().now();
         let answer = if std::mem::take(&mut self.was_notified) {
             self.store.submit(Some(name), op).await?

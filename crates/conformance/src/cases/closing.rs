@@ -97,6 +97,8 @@ async fn contender_of_a_closed_handle_refuses(cx: Context) -> Outcome {
         .await?;
     soon("close", backend.close()).await?;
     expect_error("attempt", contender.attempt().await, CLOSED)?;
+    let attempt = contender.attempt_as(OwnerId::new()).await;
+    expect_error("attempt_as", attempt, CLOSED)?;
     // The drop makes the contender leave the queue, also after its handle was closed. In a store
     // where the first queue entry holds the lock, the entry shows as the holder until the store has
     // removed the entry.

@@ -3,13 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use distlock_core::{
-    AcquireRequest, DistLock, FencingToken, HandOver, HolderLabel, Lease, LockName, OwnerId,
-    ReleaseOutcome, Renewal, Renewed, Ttl,
+    AcquireRequest, DistLock, ErrorKind, FencingToken, HandOver, HolderLabel, Lease, LockName,
+    OwnerId, ReleaseOutcome, Renewal, Renewed, Ttl,
 };
 
 use crate::{
     Outcome,
-    failure::{ensure, ensure_eq, fail},
+    failure::{ensure, ensure_eq, expect_error, fail},
     spec::{Spec, case},
     support::{Context, SOON, eventually, now, request, sleep_until, soon, within},
 };
@@ -67,6 +67,17 @@ pub(crate) const CASES: &[Spec] = &[
     case!(
         ownership::contender_gets_the_lock_on_release,
         "a contender is granted the lock after its holder's release"
+    ),
+    case!(
+        ownership::queue_entry_serves_another_owner,
+        "a contender takes the lock for another owner than the one that has joined the queue",
+        EntryOfAnyOwner
+    ),
+    case!(
+        ownership::other_owner_at_an_entry_is_unsupported,
+        "where a queue entry holds the lock, an attempt for another owner is Unsupported and \
+         changes nothing",
+        EntryOfOneOwner
     ),
     case!(
         ownership::contender_that_left_blocks_nobody,
@@ -418,6 +429,53 @@ async fn contender_gets_the_lock_on_release(cx: Context) -> Outcome {
         "released by its owner"
     );
     Ok(())
+}
+
+async fn queue_entry_serves_another_owner(cx: Context) -> Outcome {
+    let held = DirectHold::new(&cx, "a", cx.long_ttl()).await?;
+    let (backend, joined, asked_by) = (cx.backend().await?, OwnerId::new(), OwnerId::new());
+    let mut contender = backend.contend(&held.request_by(joined)?).await?;
+    ensure!(
+        contender.attempt_as(asked_by).await?.acquired().is_none(),
+        "granted to a second owner"
+    );
+    let (before, name, ttl) = (held.token, held.lease.name.clone(), held.ttl);
+    held.release().await?;
+    // A store that reserves a free lock for the first queue entry has reserved it for this one. So
+    // no second attempt is needed.
+    let Some(grant) = contender.attempt_as(asked_by).await?.acquired() else {
+        fail!("the lock is free, and nobody else waits for it");
+    };
+    let token = grant.token;
+    ensure!(token > before, "tokens rise");
+    contender.leave().await?;
+    let owner = grant.owner.unwrap_or(asked_by);
+    let next = DirectHold {
+        lease: Lease::new(name.clone(), owner, Some(token)),
+        backend,
+        asked_by,
+        token,
+        ttl,
+    };
+    next.ensure_unchanged().await?;
+    let stranger = Lease::new(name, joined, None);
+    let answer = next.backend.renew(&stranger, &next.renewal()?).await?;
+    ensure!(
+        matches!(answer, Renewed::NotHeld(_)),
+        "a renewal by the owner that only joined the queue: {answer:?}"
+    );
+    next.release().await
+}
+
+async fn other_owner_at_an_entry_is_unsupported(cx: Context) -> Outcome {
+    let held = DirectHold::new(&cx, "a", cx.long_ttl()).await?;
+    let other = cx.backend().await?;
+    let mut contender = other.contend(&held.request_by(OwnerId::new())?).await?;
+    let attempt = contender.attempt_as(OwnerId::new()).await;
+    expect_error("attempt_as", attempt, &[ErrorKind::Unsupported])?;
+    held.ensure_unchanged().await?;
+    contender.leave().await?;
+    held.release().await
 }
 
 async fn contender_that_left_blocks_nobody(cx: Context) -> Outcome {

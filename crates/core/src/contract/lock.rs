@@ -199,6 +199,28 @@ pub trait Contender: Send {
     /// Only failures of the store.
     async fn attempt(&mut self) -> Result<Attempt<Grant>>;
 
+    /// Tries once to take the lock for another owner, with this contender's queue entry. TTL, label
+    /// and meta text are those of the request that joined the queue. A grant uses the entry up, and
+    /// the next wait joins again.
+    ///
+    /// The engine makes no such attempt. A backend over several stores makes it: it waits at one of
+    /// them, and asks all of them under a new owner each time. A store may reserve a free lock for
+    /// the first entry of its queue. There, a plain attempt of the new owner would be refused
+    /// because of the entry of its own contender.
+    ///
+    /// # Errors
+    /// Failures of the store; and [`ErrorKind::Unsupported`] where the queue entry is what holds
+    /// the lock, so it has one owner for ever. These are the stores with
+    /// [`LeaseKind::Session`](crate::LeaseKind::Session).
+    ///
+    /// # Cancel safety
+    /// As for [`DistLock`]: a drop may leave the attempt running at the store, so `owner` may get
+    /// the lock afterwards. A caller that goes away lets the attempt finish and then releases for
+    /// `owner`.
+    ///
+    /// [`ErrorKind::Unsupported`]: crate::ErrorKind::Unsupported
+    async fn attempt_as(&mut self, owner: OwnerId) -> Result<Attempt<Grant>>;
+
     /// Whether an attempt can succeed now, because no other contender is ahead in the store queue.
     /// The engine makes no attempt for a contender that is not first.
     ///

@@ -456,7 +456,13 @@ struct Waiter {
 #[async_trait]
 impl Contender for Waiter {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
-        self.lock.try_acquire(&self.request).await
+        self.attempt_as(self.request.owner).await
+    }
+
+    async fn attempt_as(&mut self, owner: OwnerId) -> Result<Attempt<Grant>> {
+        let mut request = self.request.clone();
+        request.owner = owner;
+        self.lock.try_acquire(&request).await
     }
 
     fn is_first(&self) -> bool {

@@ -13,8 +13,8 @@ use std::{
 use async_trait::async_trait;
 use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Contender, Deleted, DistLock, Entry, Expect,
-    FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, RecordKey, Records,
-    ReleaseOutcome, Renewal, Renewed, Result, Store, Version, Written,
+    FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, OwnerId, RecordKey,
+    Records, ReleaseOutcome, Renewal, Renewed, Result, Store, Version, Written,
 };
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -170,6 +170,11 @@ impl Contender for CountingContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         self.calls.count();
         self.inner.attempt().await
+    }
+
+    async fn attempt_as(&mut self, owner: OwnerId) -> Result<Attempt<Grant>> {
+        self.calls.count();
+        self.inner.attempt_as(owner).await
     }
 
     fn is_first(&self) -> bool {

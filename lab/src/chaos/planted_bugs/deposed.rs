@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use distlock::{
-    Attempt, DistLock, Epoch, Error, ErrorKind, LossReason, Store, SystemClock,
+    Attempt, DistLock, Epoch, Error, ErrorKind, LossReason, OwnerId, Store, SystemClock,
     backend::{AcquireRequest, Contender, Grant, Lease, LossFeed, Renewal, Renewed},
 };
 use distlock_conformance::LockLayer;
@@ -273,6 +273,13 @@ impl Contender for DeposedContender {
         Ok(self
             .belief
             .without_loss_feed(self.inner.attempt().await?)
+            .await)
+    }
+
+    async fn attempt_as(&mut self, owner: OwnerId) -> distlock::Result<Attempt<Grant>> {
+        Ok(self
+            .belief
+            .without_loss_feed(self.inner.attempt_as(owner).await?)
             .await)
     }
 

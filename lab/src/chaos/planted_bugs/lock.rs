@@ -419,6 +419,15 @@ impl Contender for BuggyContender {
         self.lock.change_answer(&self.request, sent, answer).await
     }
 
+    async fn attempt_as(&mut self, owner: OwnerId) -> Result<Attempt<Grant>> {
+        let mut request = self.request.clone();
+        request.owner = owner;
+        let sent = SystemClock.now();
+        self.lock.act_before_request(&request).await?;
+        let answer = self.inner.attempt_as(owner).await?;
+        self.lock.change_answer(&request, sent, answer).await
+    }
+
     fn is_first(&self) -> bool {
         self.inner.is_first()
     }

@@ -254,6 +254,14 @@ impl Contender for BuggyConnectionContender {
             .changed_attempt(&self.request, sent, attempt))
     }
 
+    async fn attempt_as(&mut self, owner: OwnerId) -> Result<Attempt<Grant>> {
+        let sent = self.connection.world.now();
+        let mut request = self.request.clone();
+        request.owner = owner;
+        let attempt = self.inner.attempt_as(owner).await?;
+        Ok(self.connection.changed_attempt(&request, sent, attempt))
+    }
+
     fn is_first(&self) -> bool {
         self.inner.is_first()
     }
