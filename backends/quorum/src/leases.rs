@@ -261,7 +261,7 @@ impl Held {
         if self.ending.load(Ordering::SeqCst) {
             return;
         }
-        let attempt = shared.try_acquire(at, &request).await;
+        let attempt = shared.try_acquire(at, &request, None).await;
         let may_hold = match &attempt {
             Ok(Attempt::Acquired(_)) => true,
             Ok(Attempt::Busy(_)) => false,

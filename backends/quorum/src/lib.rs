@@ -37,7 +37,7 @@
 //! | the marker of a member: whether it may vote | `marker` |
 //! | who writes markers | `admission` |
 //! | what an operator does | [`init`], [`show`], [`readmit`], [`reconfigure`] |
-//! | a waiter | `wait` |
+//! | a waiter, and its place at a member | `wait` |
 
 mod admin;
 mod admission;

@@ -23,7 +23,7 @@ use crate::{
     round::Outcome,
     run,
     shared::{NAME, Shared},
-    wait::QuorumContender,
+    wait::{Place, QuorumContender},
 };
 
 /// A [`DistLock`] on a majority of stores.
@@ -89,10 +89,12 @@ const ROUNDS: u32 = 5;
 /// The longest pause between two rounds of one attempt.
 const LONGEST_PAUSE: Duration = Duration::from_millis(25);
 
-/// Tries to take the lock, or extends the lease that the request's owner has already.
+/// Tries to take the lock, or extends the lease that the request's owner has already. The rounds
+/// ask the member of the place with that place.
 pub(crate) async fn attempt(
     shared: &Arc<Shared>,
     request: &AcquireRequest,
+    place: Option<&Place>,
 ) -> Result<Attempt<Grant>> {
     let ttl = shared.capped(request.ttl);
     if let Some(held) = shared.leases.asked_by(request) {
@@ -111,7 +113,7 @@ pub(crate) async fn attempt(
         // what this round holds under the same owner.
         asked.owner = OwnerId::new();
         asked.ttl = ttl;
-        match run::run(shared, asked.clone(), first).await {
+        match run::run(shared, asked.clone(), first, place.cloned()).await {
             Outcome::Held {
                 token,
                 from,
@@ -201,7 +203,7 @@ impl DistLock for QuorumLock {
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
-        attempt(self.shared()?, request).await
+        attempt(self.shared()?, request, None).await
     }
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {

@@ -17,6 +17,7 @@ use crate::{
     marker::Standing,
     round::{Granted, Outcome, Round, Step},
     shared::Shared,
+    wait::Place,
 };
 
 /// The time after which a member that has not answered is given up, also if the round fails without
@@ -47,7 +48,7 @@ struct AbandonOnDrop {
 
 /// Runs one round. The request has an owner of its own and a TTL of at most the longest lease. All
 /// members are asked at once; with a `first` member, the others are asked only after its answer,
-/// unless the lock is busy there.
+/// unless the lock is busy there. The member of the `place` is asked with that place.
 ///
 /// # Cancel safety
 /// Safe: a round that is dropped is given up, and what was granted is released in the background.
@@ -55,6 +56,7 @@ pub(crate) async fn run(
     shared: &Arc<Shared>,
     request: AcquireRequest,
     first: Option<usize>,
+    place: Option<Place>,
 ) -> Outcome {
     let members = shared.members.all().len();
     let now = shared.clock.now();
@@ -68,8 +70,8 @@ pub(crate) async fn run(
         request,
     });
     match first {
-        Some(at) => (shared.spawn)(Box::pin(Arc::clone(&running).ask(at))),
-        None => running.ask_all_but(None),
+        Some(at) => (shared.spawn)(Box::pin(Arc::clone(&running).ask(at, place))),
+        None => running.ask_all_but(None, place.as_ref()),
     }
     let mut abandon = AbandonOnDrop {
         running,
@@ -116,22 +118,27 @@ impl Running {
         }
     }
 
-    fn ask_all_but(self: &Arc<Self>, first: Option<usize>) {
+    fn ask_all_but(self: &Arc<Self>, first: Option<usize>, place: Option<&Place>) {
         for at in (0..self.shared.members.all().len()).filter(|&at| Some(at) != first) {
-            (self.shared.spawn)(Box::pin(Arc::clone(self).ask(at)));
+            let place = place.filter(|place| place.at == at).cloned();
+            (self.shared.spawn)(Box::pin(Arc::clone(self).ask(at, place)));
         }
     }
 
     /// Asks one member for the lock, and reads its marker after a grant.
-    async fn ask(self: Arc<Self>, at: usize) {
-        let sent = self.shared.clock.now();
-        let answer = self.shared.try_acquire(at, &self.request).await;
+    async fn ask(self: Arc<Self>, at: usize, place: Option<Place>) {
+        let (sent, request) = (self.shared.clock.now(), &self.request);
+        let answer = self.shared.try_acquire(at, request, place.as_ref()).await;
         if self.first == Some(at) {
             match answer {
                 Ok(Attempt::Busy(holder)) => return self.note(|round| round.refused(holder)),
-                Ok(Attempt::Acquired(_)) | Err(_) => self.ask_all_but(Some(at)),
+                Ok(Attempt::Acquired(_)) | Err(_) => {
+                    self.ask_all_but(Some(at), place.as_ref());
+                }
             }
         }
+        // The waiter may have gone away, and its place ends with the last that has it.
+        drop(place);
         let grant = match answer {
             Ok(Attempt::Acquired(grant)) => grant,
             Ok(Attempt::Busy(holder)) => return self.note(|round| round.busy(at, holder)),

@@ -87,12 +87,23 @@ impl Shared {
     }
 
     pub(crate) async fn try_acquire(
+    /// Asks one member for the lock, with the place of a waiter where it is at this member.
         &self,
         at: usize,
         request: &AcquireRequest,
     ) -> Result<Attempt<Grant>> {
-        self.ask(at, async |to| to.lock.try_acquire(request).await)
-            .await
+        place: Option<&Place>,
+        // An earlier round may still wait for its answer at this place.
+        let place = place.filter(|place| place.at == at);
+        let mut in_use = place.and_then(|place| place.contender.try_lock().ok());
+        let contender = in_use.as_mut().and_then(|it| it.as_mut());
+        self.ask(at, async |to| match contender {
+            // A member may reserve a free lock for the first in its queue. Without the place, the
+            // waiter would be refused because of its own entry.
+            Some(contender) => contender.attempt_as(request.owner).await,
+            None => to.lock.try_acquire(request).await,
+        })
+        .await
     }
 
     pub(crate) async fn renew(

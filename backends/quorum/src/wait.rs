@@ -12,6 +12,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use distlock_backend_kit::OpenFlag;
 use distlock_core::{AcquireRequest, Attempt, Contender, Grant, OwnerId, Result, at_most};
+use tokio::sync::Mutex;
 
 use crate::{
     lock::{attempt, by_rendezvous},
@@ -28,9 +29,43 @@ const LOOK_AGAIN: Duration = Duration::from_millis(500);
 pub(crate) struct QuorumContender {
     shared: Arc<Shared>,
     request: AcquireRequest,
-    /// The place at a member, and the member.
-    place: Option<(usize, Box<dyn Contender>)>,
+    /// The place at a member; `None` while no member answers.
+    place: Option<Place>,
     open: OpenFlag,
+}
+
+/// A place in the queue of a member.
+#[derive(Clone)]
+pub(crate) struct Place {
+    /// The member.
+    pub(crate) at: usize,
+    /// The contender there; `None` after it has left. The requests of a round are tasks of their
+    /// own, and that of a slow member can outlive the round and its caller. So they share the
+    /// contender: a request that uses it keeps it until its answer is there.
+    pub(crate) contender: Arc<Mutex<Option<Box<dyn Contender>>>>,
+}
+
+impl Place {
+    fn is_first(&self) -> bool {
+        // In use: the answer decides.
+        let contender = self.contender.try_lock();
+        contender.is_ok_and(|it| it.as_ref().is_none_or(|it| it.is_first()))
+    }
+
+    async fn wait(&self, at_most_for: Duration) {
+        if let Some(contender) = &mut *self.contender.lock().await {
+            contender.wait(at_most_for).await;
+        }
+    }
+
+    /// Leaves the queue, after the answer to a request that uses the place.
+    async fn leave(self) -> Result<()> {
+        let contender = self.contender.lock().await.take();
+        match contender {
+            Some(contender) => contender.leave().await,
+            None => Ok(()),
+        }
+    }
 }
 
 impl QuorumContender {
@@ -56,9 +91,10 @@ impl QuorumContender {
             let mut request = self.request.clone();
             request.ttl = self.shared.capped(request.ttl);
             let joining = handle.lock.contend(&request);
-            if let Some(Ok(place)) = at_most(&*self.shared.clock, LOOK_AGAIN, joining).await {
+            if let Some(Ok(contender)) = at_most(&*self.shared.clock, LOOK_AGAIN, joining).await {
                 sent.answered();
-                self.place = Some((at, place));
+                let contender = Arc::new(Mutex::new(Some(contender)));
+                self.place = Some(Place { at, contender });
                 return;
             }
         }
@@ -66,48 +102,48 @@ impl QuorumContender {
 
     /// Leaves a member that has stopped to answer, and joins the next.
     async fn change_place(&mut self) {
-        let Some((at, _)) = &self.place else {
-            return self.take_place().await;
-        };
-        if self.shared.member(*at).answers() {
-            return;
+        if let Some(place) = &self.place {
+            if self.shared.member(place.at).answers() {
+                return;
+            }
+            self.leave_in_background();
         }
-        if let Some((_, place)) = self.place.take() {
+        self.take_place().await;
+    }
+
+    fn leave_in_background(&mut self) {
+        if let Some(place) = self.place.take() {
             (self.shared.spawn)(Box::pin(async move {
                 // The entry ends by itself when the member does not answer.
                 let _ = place.leave().await;
             }));
         }
-        self.take_place().await;
     }
 }
 
 #[async_trait]
 impl Contender for QuorumContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
-        self.open.check(NAME)?;
-        attempt(&self.shared, &self.request).await
+        self.attempt_as(self.request.owner).await
     }
 
     async fn attempt_as(&mut self, owner: OwnerId) -> Result<Attempt<Grant>> {
         self.open.check(NAME)?;
         let mut request = self.request.clone();
         request.owner = owner;
-        attempt(&self.shared, &request).await
+        attempt(&self.shared, &request, self.place.as_ref()).await
     }
 
     fn is_first(&self) -> bool {
-        self.place
-            .as_ref()
-            .is_none_or(|(_, place)| place.is_first())
+        self.place.as_ref().is_none_or(Place::is_first)
     }
 
     async fn wait(&mut self, at_most_for: Duration) {
         self.change_place().await;
         let clock = Arc::clone(&self.shared.clock);
         let most = at_most_for.min(LOOK_AGAIN);
-        match &mut self.place {
-            Some((_, place)) => {
+        match &self.place {
+            Some(place) => {
                 let _ = at_most(&*clock, most, place.wait(most)).await;
             }
             None => {
@@ -117,10 +153,16 @@ impl Contender for QuorumContender {
         }
     }
 
-    async fn leave(self: Box<Self>) -> Result<()> {
-        match self.place {
-            Some((at, place)) => {
-                let member = self.shared.member(at);
+    async fn leave(mut self: Box<Self>) -> Result<()> {
+        match self.place.take() {
+            // Nobody waits for the answer of a slow member.
+            Some(place) if place.contender.try_lock().is_err() => {
+                self.place = Some(place);
+                self.leave_in_background();
+                Ok(())
+            }
+            Some(place) => {
+                let member = Arc::clone(self.shared.member(place.at));
                 place.leave().await.map_err(|error| member.of_this(error))
             }
             None => Ok(()),

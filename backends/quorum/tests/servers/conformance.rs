@@ -1,6 +1,7 @@
 //! The conformance suite on three and five members, and with one member dead from the start.
 
 use distlock_conformance::Subject;
+use distlock_harness::servers::redis::RedisServer;
 use distlock_quorum::init;
 
 use crate::common::{conforms, drivers, open, redis_servers, url_of, url_of_servers};
@@ -18,6 +19,18 @@ async fn three_memories_conform() {
     let url = url_of(["memory:a", "memory:b", "memory:c"], "60s");
     init(url.as_str(), &drivers(), false).await.unwrap();
     conform("quorum_memory", url).await;
+}
+
+/// Both memories must grant, also the one where the caller waits. It reserves a free lock for the
+/// first in its queue.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_memories_and_a_dead_server_conform() {
+    let mut server = RedisServer::start().unwrap();
+    let members = ["memory:live-a", "memory:live-b", &server.url()];
+    let url = url_of(members, "60s");
+    init(url.as_str(), &drivers(), false).await.unwrap();
+    server.kill();
+    conform("quorum_memory_with_a_dead_member", url).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

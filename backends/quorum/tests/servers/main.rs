@@ -6,3 +6,4 @@ mod bad_input;
 mod conformance;
 mod losses;
 mod operator;
+mod waiting;
