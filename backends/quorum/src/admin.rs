@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::{
     admission::{self, Look},
-    config::QuorumConfig,
+    config::{self, QuorumConfig},
     marker::{Marker, silence},
     shared::NAME,
 };
@@ -62,7 +62,8 @@ pub async fn init(
     drivers: &Drivers,
     new: bool,
 ) -> Result<Vec<MemberReport>> {
-    let (config, members) = open_all(target.into(), drivers, true).await?;
+    let config = config_of(target, drivers)?;
+    let members = open_all(&config, drivers, true).await?;
     let agreement = &config.agreement;
     let mut tries = admission::TRIES;
     loop {
@@ -110,7 +111,8 @@ pub async fn init(
 /// # Cancel safety
 /// Safe.
 pub async fn show(target: impl Into<Target>, drivers: &Drivers) -> Result<Vec<MemberReport>> {
-    let (config, members) = open_all(target.into(), drivers, false).await?;
+    let config = config_of(target, drivers)?;
+    let members = open_all(&config, drivers, false).await?;
     let report = report(&members, &config).await;
     members.close().await;
     Ok(report)
@@ -124,7 +126,8 @@ pub async fn show(target: impl Into<Target>, drivers: &Drivers) -> Result<Vec<Me
 /// # Cancel safety
 /// As [`init`].
 pub async fn readmit(target: impl Into<Target>, drivers: &Drivers) -> Result<Vec<MemberReport>> {
-    let (config, members) = open_all(target.into(), drivers, false).await?;
+    let config = config_of(target, drivers)?;
+    let members = open_all(&config, drivers, false).await?;
     admission::find_quorum(&members, &config.agreement).await?;
     let report = report(&members, &config).await;
     members.close().await;
@@ -152,8 +155,9 @@ pub async fn reconfigure(
     drivers: &Drivers,
     force: bool,
 ) -> Result<Vec<MemberReport>> {
-    let (from, old_members) = open_all(old.into(), drivers, false).await?;
-    let (to, new_members) = open_all(new.into(), drivers, true).await?;
+    let (from, to) = (config_of(old, drivers)?, config_of(new, drivers)?);
+    let old_members = open_all(&from, drivers, false).await?;
+    let new_members = open_all(&to, drivers, true).await?;
     let looks = admission::look_at_all(&old_members).await;
     let known = looks
         .iter()
@@ -246,16 +250,16 @@ pub async fn reconfigure(
     Ok(report)
 }
 
-async fn open_all(
-    target: Target,
-    drivers: &Drivers,
-    needs_all: bool,
-) -> Result<(QuorumConfig, Members)> {
-    let config = QuorumConfig::from_parts(target.parts()?, drivers)?;
+fn config_of(target: impl Into<Target>, drivers: &Drivers) -> Result<QuorumConfig> {
+    QuorumConfig::from_parts(target.into().parts()?, drivers)
+}
+
+async fn open_all(config: &QuorumConfig, drivers: &Drivers, needs_all: bool) -> Result<Members> {
     let needed = if needs_all { config.members.len() } else { 1 };
-    let members = Members::open(config.members.clone(), drivers, needed).await?;
+    let members = config.members.clone();
+    let members = Members::open(members, drivers, needed, config::check_member).await?;
     members.all_tried().await;
-    Ok((config, members))
+    Ok(members)
 }
 
 async fn report(members: &Members, config: &QuorumConfig) -> Vec<MemberReport> {

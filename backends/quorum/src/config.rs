@@ -1,9 +1,11 @@
 //! The members and the longest lease, from a URL or a configuration, checked.
 
-use std::time::Duration;
+use std::{pin::Pin, time::Duration};
 
-use distlock_backend_kit::{DriverOption, Drivers, MemberTarget, Target, TargetParts};
-use distlock_core::{Capabilities, Error, ErrorKind, Result};
+use distlock_backend_kit::{
+    DriverOption, Drivers, MemberHandle, MemberTarget, Target, TargetParts,
+};
+use distlock_core::{Error, ErrorKind, Finding, Result};
 
 use crate::{marker::Agreement, shared::NAME};
 
@@ -120,14 +122,27 @@ fn refusal(scheme: &str) -> Option<&'static str> {
     }
 }
 
-/// Checks what only an opened member tells.
-pub(crate) fn check_capabilities(name: &str, capabilities: &Capabilities) -> Result<()> {
-    if capabilities.token_floor {
-        return Ok(());
-    }
-    let problem = format!(
-        "member {name:?}: {} cannot raise the token of a lock, so it can be no member",
-        capabilities.backend
-    );
-    Err(Error::new(ErrorKind::InvalidConfig, problem).on(NAME))
+/// Checks what only an opened member tells: whether it can raise tokens, and whether it keeps what
+/// it has granted. A store that forgets without a new epoch would vote as if it had forgotten
+/// nothing.
+pub(crate) fn check_member(
+    member: MemberHandle,
+) -> Pin<Box<dyn Future<Output = Result<()>> + Send>> {
+    Box::pin(async move {
+        let capabilities = member.lock.capabilities();
+        let refused = |problem| Err(Error::new(ErrorKind::InvalidConfig, problem).on(NAME));
+        if !capabilities.token_floor {
+            return refused(format!(
+                "{} cannot raise the token of a lock, so it can be no member",
+                capabilities.backend
+            ));
+        }
+        let health = member.lock.health().await?;
+        match health.findings.iter().find(|finding| finding.may_forget) {
+            Some(Finding { check, detail, .. }) => refused(format!(
+                "a store that may forget what it has granted can be no member: {check} is {detail}"
+            )),
+            None => Ok(()),
+        }
+    })
 }

@@ -41,9 +41,9 @@ pub(crate) async fn health(shared: &Arc<Shared>) -> Result<Health> {
                 continue;
             }
         };
-        for finding in own.findings {
-            let detail = format!("{name} ({}): {}", own.server, finding.detail);
-            health.found(finding.check, finding.verdict, detail);
+        for mut finding in own.findings {
+            finding.detail = format!("{name} ({}): {}", own.server, finding.detail);
+            health.findings.push(finding);
         }
         let (verdict, detail) = match standing {
             Standing::Votes(_) => {

@@ -6,14 +6,14 @@ use async_trait::async_trait;
 use distlock_backend_kit::{
     Driver, DriverOption, DriverUrl, Drivers, Members, Migrated, TargetParts,
 };
-use distlock_core::{Result, Store};
+use distlock_core::{Clock, ErrorKind, Result, Store, at_most};
 
 use crate::{
     admission,
     config::{self, QuorumConfig},
     lock::{QuorumLock, capabilities},
     records::NoRecords,
-    shared::{NAME, Shared},
+    shared::{LATE, NAME, Shared},
 };
 
 const URLS: [DriverUrl; 1] = [DriverUrl::new(
@@ -55,7 +55,8 @@ impl Driver for QuorumDriver {
         let clock = Arc::clone(&parts.clock);
         let QuorumConfig { members, agreement } = QuorumConfig::from_parts(parts, drivers)?;
         let majority = members.len() / 2 + 1;
-        let members = Members::open(members, drivers, majority).await?;
+        let members = Members::open(members, drivers, majority, config::check_member).await?;
+        refuse_misfits(&members, &*clock).await?;
         let quorum = match admission::find_quorum(&members, &agreement).await {
             // A new quorum needs all members, and some may still be opening.
             Err(error) if error.is_retryable() => {
@@ -73,9 +74,6 @@ impl Driver for QuorumDriver {
             .iter()
             .map(|(handle, _)| handle.lock.capabilities())
             .collect();
-        for (member, told) in members.all().iter().zip(&told) {
-            config::check_capabilities(member.name(), told)?;
-        }
         let capabilities = capabilities(&told, agreement.max_lease);
         drop(open);
         let lock = QuorumLock::new(Arc::new(Shared {
@@ -106,4 +104,19 @@ impl Driver for QuorumDriver {
         }
         Ok(all)
     }
+}
+
+/// Refuses a member that was opened and can be none, although the others are a majority: its
+/// settings or its tables are wrong, and nobody would notice before another member fails.
+async fn refuse_misfits(members: &Members, clock: &dyn Clock) -> Result<()> {
+    // A member that hangs delays nobody for long.
+    let _ = at_most(clock, LATE, members.all_tried()).await;
+    for member in members.all() {
+        if let Err(error) = member.begin()
+            && error.kind() == ErrorKind::InvalidConfig
+        {
+            return Err(error);
+        }
+    }
+    Ok(())
 }

@@ -31,8 +31,8 @@ pub(crate) const NAME: &str = "quorum";
 /// The shortest and the longest pause between two tries to release a lock at one member.
 const RELEASE_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
-/// The longest time that an inspection waits for a member.
-const LATE: Duration = Duration::from_secs(1);
+/// The longest time that an inspection, or an opening with a majority, waits for a member.
+pub(crate) const LATE: Duration = Duration::from_secs(1);
 
 /// Starts a task that goes on when its caller does not. A simulation passes its own.
 pub(crate) type Spawn = Arc<dyn Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync>;

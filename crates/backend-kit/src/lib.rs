@@ -65,7 +65,7 @@ pub use {
     file_reads::{FileReads, read_bounded},
     lending::{Lender, Loan},
     mask::{is_secret, mask},
-    members::{Member, MemberHandle, MemberTarget, Members, Sent},
+    members::{Member, MemberCheck, MemberHandle, MemberTarget, Members, Sent},
     open_flag::OpenFlag,
     options::{Given, Options, Origin, hint, nearest, unknown_option},
     password::{PasswordRule, Secret, TLS_DISABLE, is_loopback},

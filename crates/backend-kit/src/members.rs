@@ -5,7 +5,7 @@
 //! answer gets one request at a time until it answers again; otherwise the requests of a busy
 //! process would pile up.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 
 use distlock_core::{
     Clock, DistLock, Error, ErrorKind, Moment, Records, Result, Store, at_most, sync::Mutex,
@@ -34,6 +34,10 @@ pub struct MemberTarget {
     /// The store.
     pub target: Target,
 }
+
+/// Checks whether a store that was opened may be a member. A member is closed again after an error,
+/// and is opened and checked again later.
+pub type MemberCheck = fn(MemberHandle) -> Pin<Box<dyn Future<Output = Result<()>> + Send>>;
 
 /// The handles of several stores, opened for one runtime.
 #[derive(Debug)]
@@ -86,7 +90,8 @@ pub struct Sent<'a> {
 }
 
 impl Members {
-    /// Opens the members in the background, and returns when `needed` of them are open.
+    /// Opens the members in the background, and returns when `needed` of them are open. A member
+    /// that does not pass the check is not open.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`] for a member whose target is wrong; and the error of a member
@@ -98,6 +103,7 @@ impl Members {
         targets: Vec<MemberTarget>,
         drivers: &Drivers,
         needed: usize,
+        check: MemberCheck,
     ) -> Result<Self> {
         let mut opened = Self {
             members: Vec::new(),
@@ -115,11 +121,18 @@ impl Members {
                         let problem = format!("it did not answer within {limit:?}");
                         Err(Error::new(ErrorKind::Unavailable, problem))
                     };
-                    let opening = Box::pin(drivers.open_parts(parts));
-                    let store = at_most(&*clock, limit, opening)
-                        .await
-                        .unwrap_or_else(late)?;
-                    Ok(MemberHandle::of(&store))
+                    let opening = Box::pin(async {
+                        let store = drivers.open_parts(parts).await?;
+                        let handle = MemberHandle::of(&store);
+                        match check(handle.clone()).await {
+                            Ok(()) => Ok(handle),
+                            Err(error) => {
+                                store.close().await;
+                                Err(error)
+                            }
+                        }
+                    });
+                    at_most(&*clock, limit, opening).await.unwrap_or_else(late)
                 }
             });
             opened.members.push(member);

@@ -9,12 +9,15 @@ use distlock_harness::servers::redis::RedisServer;
 use distlock_memory::MemoryDriver;
 use distlock_quorum::QuorumDriver;
 use distlock_redis::RedisDriver;
+use distlock_sql::ServerDriver;
 
 /// The drivers of members and of the quorum.
 pub(crate) fn drivers() -> Drivers {
     Drivers::new()
         .with(Arc::new(MemoryDriver))
         .with(Arc::new(RedisDriver))
+        .with(Arc::new(ServerDriver::MySql))
+        .with(Arc::new(ServerDriver::Postgres))
         .with(Arc::new(QuorumDriver))
 }
 

@@ -655,7 +655,16 @@ impl Health {
             check,
             verdict,
             detail: detail.into(),
+            may_forget: false,
         });
+    }
+
+    /// Adds a finding with [`Finding::may_forget`].
+    pub fn may_forget(&mut self, check: &'static str, verdict: Verdict, detail: impl Into<String>) {
+        self.found(check, verdict, detail);
+        if let Some(finding) = self.findings.last_mut() {
+            finding.may_forget = true;
+        }
     }
 }
 
@@ -668,6 +677,9 @@ pub struct Finding {
     pub verdict: Verdict,
     /// The value that was found, and the remedy where the verdict is not [`Verdict::Pass`].
     pub detail: String,
+    /// Whether, because of this setting, a crash may take back locks that the store has granted,
+    /// and the store's epoch stays the same.
+    pub may_forget: bool,
 }
 
 /// The verdict of one check.

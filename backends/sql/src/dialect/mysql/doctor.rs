@@ -122,7 +122,7 @@ fn durability(health: &mut Health, variables: &HashMap<String, String>) {
             Verdict::Unknown,
             "not shown",
         ),
-        other => health.found(
+        other => health.may_forget(
             "innodb_flush_log_at_trx_commit",
             Verdict::Fail,
             format!(
@@ -134,7 +134,7 @@ fn durability(health: &mut Health, variables: &HashMap<String, String>) {
     if on(get(variables, "log_bin")) {
         match get(variables, "sync_binlog") {
             "1" => health.found("sync_binlog", Verdict::Pass, "1"),
-            other => health.found(
+            other => health.may_forget(
                 "sync_binlog",
                 // A server that recovers rolls back what its binary log lacks.
                 Verdict::Fail,

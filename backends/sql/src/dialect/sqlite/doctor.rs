@@ -54,7 +54,7 @@ pub(crate) async fn examine(
             format!("{name}: a commit is on the disk before it is answered"),
         );
     } else {
-        health.found(
+        health.may_forget(
             "synchronous",
             Verdict::Fail,
             format!("{synchronous}: a power cut may take back granted locks and their tokens"),
