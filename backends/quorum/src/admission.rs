@@ -153,8 +153,21 @@ pub(crate) fn decide(
     // Fewer than a majority of markers. Members that are away may have markers of another quorum,
     // so only a set that answers as a whole may become a quorum.
     if let Some(away) = looks.iter().find_map(|look| look.as_ref().err()) {
+        let blank = members
+            .all()
+            .iter()
+            .zip(looks)
+            .filter_map(|(member, look)| {
+                let blank = look.as_ref().is_ok_and(|look| look.marked.is_none());
+                blank.then(|| format!("{:?}", member.name()))
+            });
+        let blank: Vec<_> = blank.collect();
+        let who = match &*blank {
+            [] => String::new(),
+            blank => format!("; none is at {}", blank.join(", ")),
+        };
         let problem = format!(
-            "{} of {} members have a marker of this quorum, and a new quorum needs all members",
+            "{} of {} members have a marker of this quorum{who}. A new quorum needs all members",
             ids.len(),
             looks.len()
         );

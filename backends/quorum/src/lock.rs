@@ -136,6 +136,10 @@ pub(crate) async fn attempt(
             }
             Outcome::Busy { holder, .. } => return Ok(Attempt::Busy(holder)),
             Outcome::Failed(error) => return Err(error.on(NAME)),
+            Outcome::ClocksApart { behind, ahead, by } => {
+                let problem = shared.clocks_apart(behind, ahead, by);
+                return Err(Error::new(ErrorKind::Unavailable, problem).on(NAME));
+            }
             Outcome::Abandoned => break,
         }
     }

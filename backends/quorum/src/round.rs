@@ -86,6 +86,15 @@ pub(crate) enum Outcome {
     },
     /// So many members failed, or may not vote, that no majority is left.
     Failed(Error),
+    /// All members have answered, and no majority agrees in its clocks.
+    ClocksApart {
+        /// The member whose clock is the earliest.
+        behind: usize,
+        /// The member whose clock is the latest.
+        ahead: usize,
+        /// The difference of the two.
+        by: Duration,
+    },
     /// The caller has gone away.
     Abandoned,
 }
@@ -404,15 +413,10 @@ impl Round {
         if self.votes.iter().any(open) || self.agreeing().len() >= self.majority() {
             return None;
         }
-        let clocks = (0..self.votes.len()).filter_map(|member| self.clock(member));
-        let (first, last) = (clocks.clone().min()?, clocks.max()?);
-        let problem = format!(
-            "the clocks of the members are {:?} apart, and members that vote together may be {:?} \
-             apart (a quarter of max_lease)",
-            last - first,
-            clock_limit(self.max_lease)
-        );
-        Some(Outcome::Failed(Error::new(ErrorKind::Unavailable, problem)))
+        let clocks = (0..self.votes.len()).filter_map(|it| Some((self.clock(it)?, it)));
+        let ((first, behind), (last, ahead)) = (clocks.clone().min()?, clocks.max()?);
+        let by = last - first;
+        Some(Outcome::ClocksApart { behind, ahead, by })
     }
 
     /// The error of a round in which too many members failed.
@@ -627,8 +631,8 @@ mod tests {
         let steps = round.failed(2, away());
         assert_eq!(steps, [Step::Release(0), Step::Release(1)]);
         match round.outcome() {
-            Some(Outcome::Failed(error)) => {
-                assert!(error.to_string().contains("3600s apart"), "{error}");
+            Some(Outcome::ClocksApart { behind, ahead, by }) => {
+                assert_eq!((*behind, *ahead, *by), (1, 0, Duration::from_secs(3600)));
             }
             other => panic!("{other:?}"),
         }

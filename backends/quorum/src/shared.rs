@@ -22,7 +22,8 @@ use uuid::Uuid;
 
 use crate::{
     leases::Leases,
-    marker::{self, Agreement, Marker, Standing},
+    marker::{self, Agreement, Marker, Standing, clock_limit},
+    wait::Place,
 };
 
 /// The name of the backend in messages.
@@ -86,13 +87,13 @@ impl Shared {
         answer.map_err(|error| member.of_this(error))
     }
 
-    pub(crate) async fn try_acquire(
     /// Asks one member for the lock, with the place of a waiter where it is at this member.
+    pub(crate) async fn try_acquire(
         &self,
         at: usize,
         request: &AcquireRequest,
-    ) -> Result<Attempt<Grant>> {
         place: Option<&Place>,
+    ) -> Result<Attempt<Grant>> {
         // An earlier round may still wait for its answer at this place.
         let place = place.filter(|place| place.at == at);
         let mut in_use = place.and_then(|place| place.contender.try_lock().ok());
@@ -221,6 +222,18 @@ impl Shared {
             return Ok(told);
         }
         Err(self.no_majority(failed, false))
+    }
+
+    /// What two clocks cost that are far from each other, and what to do.
+    pub(crate) fn clocks_apart(&self, behind: usize, ahead: usize, by: Duration) -> String {
+        format!(
+            "the clock of member {:?} is {:.1} s ahead of that of member {:?}, and members that \
+             vote together may be {:?} apart (a quarter of max_lease): set the clock that is wrong",
+            self.member(ahead).name(),
+            by.as_secs_f64(),
+            self.member(behind).name(),
+            clock_limit(self.agreement.max_lease)
+        )
     }
 
     /// The error of an operation that a majority of the members did not answer.

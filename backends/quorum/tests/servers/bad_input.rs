@@ -1,10 +1,22 @@
 //! Wrong members: each error names the member, never its password, and says what to do.
 
+use std::time::Duration;
+
 use distlock_backend_kit::Target;
-use distlock_core::{Error, ErrorKind};
+use distlock_core::{Error, ErrorKind, Remedy, Verdict};
+use distlock_harness::{
+    eventually,
+    servers::{
+        mysql::{MySqlServer, Product},
+        postgres::PostgresServer,
+        redis::RedisServer,
+    },
+};
 use distlock_quorum::init;
 
-use crate::common::{drivers, redis_servers, url_of, url_of_servers};
+use crate::common::{drivers, open, redis_servers, url_of, url_of_servers};
+
+const SOON: Duration = Duration::from_secs(20);
 
 async fn refused(url: &str) -> Error {
     let error = drivers().open(Target::new(url)).await.unwrap_err();
@@ -98,11 +110,18 @@ async fn one_server_under_two_names_is_refused() {
     let again = servers[0].url().replace("127.0.0.1", "localhost");
     let urls = [servers[0].url(), servers[1].url(), again];
     let url = url_of(urls.iter().map(String::as_str), "60s");
-    let error = init(url.as_str(), &drivers(), false).await.unwrap_err();
-    assert!(
-        error.to_string().contains("two members are one server"),
-        "{error}"
-    );
+    // For the operator, and for a first client.
+    let made = init(url.as_str(), &drivers(), false).await.unwrap_err();
+    for error in [made, refused(&url).await] {
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+        let said = error.to_string();
+        assert!(said.contains("two members are one server"), "{said}");
+        assert!(
+            said.contains("member \"a\"") || said.contains("member \"c\""),
+            "{said}"
+        );
+        assert!(!said.contains(servers[0].password()), "{said}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -110,14 +129,165 @@ async fn members_of_another_list_are_refused() {
     let servers = redis_servers(3);
     let url = url_of_servers(&servers, "60s");
     init(url.as_str(), &drivers(), false).await.unwrap();
-    let other = url_of_servers(&servers, "59s");
-    let error = refused(&other).await;
-    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
-    let said = error.to_string();
+    let renamed = url.replace("member=a=", "member=x=");
+    for other in [url_of_servers(&servers, "59s"), renamed] {
+        let error = refused(&other).await;
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+        let said = error.to_string();
+        assert!(
+            said.contains("member \"") && said.contains("other members or another max_lease"),
+            "{said}"
+        );
+        assert!(said.contains("`distlock quorum show`"), "{said}");
+        assert!(!said.contains(servers[0].password()), "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_of_another_quorum_is_refused() {
+    let servers = redis_servers(6);
+    let urls: Vec<_> = servers.iter().map(RedisServer::url).collect();
+    for three in urls.chunks(3) {
+        let url = url_of(three.iter().map(String::as_str), "60s");
+        init(url.as_str(), &drivers(), false).await.unwrap();
+    }
+    let mixed = url_of([0, 1, 5].map(|at| urls[at].as_str()), "60s");
+    let made = init(mixed.as_str(), &drivers(), false).await.unwrap_err();
+    for error in [made, refused(&mixed).await] {
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+        let said = error.to_string();
+        assert!(said.contains("member \"c\""), "{said}");
+        assert!(said.contains("it belongs to another quorum"), "{said}");
+        assert!(!said.contains(servers[5].password()), "{said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mariadb_that_does_not_flush_is_refused() {
+    let servers = redis_servers(2);
+    let settings = ["log-bin=log", "server-id=1", "sync-binlog=1"];
+    let server = MySqlServer::with(Product::MariaDb, &settings).unwrap();
+    let urls = [servers[0].url(), servers[1].url(), server.url()];
+    let url = url_of(urls.iter().map(String::as_str), "60s");
+    for setting in ["innodb_flush_log_at_trx_commit", "sync_binlog"] {
+        server.sql(&format!("SET GLOBAL {setting} = 0")).unwrap();
+        let made = init(url.as_str(), &drivers(), false).await.unwrap_err();
+        for error in [made, refused(&url).await] {
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+            let said = error.to_string();
+            assert!(said.contains("member \"c\""), "{said}");
+            assert!(said.contains(&format!("{setting} is 0: ")), "{said}");
+            assert!(said.contains("set it to 1"), "{said}");
+            assert!(!said.contains(server.password()), "{said}");
+        }
+        server.sql(&format!("SET GLOBAL {setting} = 1")).unwrap();
+    }
+    init(url.as_str(), &drivers(), false).await.unwrap();
+    open(&url).await.unwrap().close().await;
+    // Also in a quorum that works without this member.
+    server.sql("SET GLOBAL sync_binlog = 100").unwrap();
+    let error = refused(&url).await;
     assert!(
-        said.contains("member \"a\"") && said.contains("max_lease"),
-        "{said}"
+        error.to_string().contains("sync_binlog is 100: "),
+        "{error}"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_postgres_that_does_not_flush_is_refused() {
+    let servers = redis_servers(2);
+    let refuse = async |database: &str, says: &str| {
+        let urls = [&servers[0].url(), database, &servers[1].url()];
+        let url = url_of(urls, "60s");
+        let made = init(url.as_str(), &drivers(), false).await.unwrap_err();
+        for error in [made, refused(&url).await] {
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+            let said = error.to_string();
+            assert!(said.contains("member \"b\""), "{said}");
+            assert!(said.contains(says), "{said}");
+        }
+        url
+    };
+    // The harness starts its servers without syncs.
+    let server = PostgresServer::start().unwrap();
+    refuse(&server.url(), "fsync is off: a power cut").await;
+    let server = PostgresServer::with(&["fsync=on"]).unwrap();
+    let set = |value: &str| {
+        server
+            .sql(&format!("ALTER SYSTEM SET full_page_writes = {value}"))
+            .unwrap();
+        server.sql("SELECT pg_reload_conf()").unwrap();
+        eventually("the setting is read", SOON, || {
+            server.sql("SHOW full_page_writes").unwrap() == value
+        })
+        .unwrap();
+    };
+    set("off");
+    let url = refuse(&server.url(), "full_page_writes is off: a power cut").await;
+    set("on");
+    init(url.as_str(), &drivers(), false).await.unwrap();
+    open(&url).await.unwrap().close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_without_tables_is_refused_until_it_is_migrated() {
+    let servers = redis_servers(2);
+    let server = PostgresServer::with(&["fsync=on"]).unwrap();
+    let database = format!("{}?migrate=false", server.url());
+    let urls = [servers[0].url(), servers[1].url(), database];
+    let url = url_of(urls.iter().map(String::as_str), "60s");
+    let made = init(url.as_str(), &drivers(), false).await.unwrap_err();
+    for error in [made, refused(&url).await] {
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+        let said = error.to_string();
+        assert!(said.contains("member \"c\""), "{said}");
+        assert!(said.contains("run `distlock migrate --backend "), "{said}");
+        assert!(
+            matches!(error.remedy(), Some(Remedy::Migrate { .. })),
+            "{said}"
+        );
+    }
+    drivers().migrate(Target::new(url.as_str())).await.unwrap();
+    init(url.as_str(), &drivers(), false).await.unwrap();
+    open(&url).await.unwrap().close().await;
+}
+
+/// One wrong clock does not vote. When it would be needed, the error names both clocks.
+#[tokio::test(flavor = "multi_thread")]
+async fn clocks_that_are_apart_are_refused() {
+    let mut servers = redis_servers(2);
+    let server = MySqlServer::with_clock(Product::MariaDb).unwrap();
+    let urls = [servers[0].url(), servers[1].url(), server.url()];
+    let url = url_of(urls.iter().map(String::as_str), "60s");
+    init(url.as_str(), &drivers(), false).await.unwrap();
+    let store = open(&url).await.unwrap();
+    server.put_clock_forward(Duration::from_secs(3600)).unwrap();
+    let locker = store.locker();
+    let guard = locker.lock("a").acquire().await;
+    assert!(guard.unwrap().release().await.is_clean());
+    let health = store.backend().health().await.unwrap();
+    let clocks = health
+        .findings
+        .iter()
+        .find(|it| it.check == "clocks")
+        .unwrap();
+    assert_eq!(clocks.verdict, Verdict::Fail, "{clocks:?}");
+    assert!(
+        clocks.detail.starts_with("the clock of c is 3"),
+        "{clocks:?}"
+    );
+    servers[0].kill();
+    let error = locker.lock("a").try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    let said = error.to_string();
+    for says in [
+        "the clock of member \"c\" is 3",
+        "that of member \"b\"",
+        "set the clock that is wrong",
+    ] {
+        assert!(said.contains(says), "{said}");
+    }
+    store.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -149,6 +319,10 @@ async fn a_majority_of_blank_members_is_refused() {
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     assert!(
         error.to_string().contains("0 of 3 members have a marker"),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains("none is at \"a\", \"b\""),
         "{error}"
     );
 }
