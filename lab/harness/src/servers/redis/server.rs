@@ -76,7 +76,8 @@ impl RedisServer {
         Self::start_as(Flavour::Installed, &[], settings)
     }
 
-    /// Starts a server with its own clock, see [`RedisServer::put_clock_back`].
+    /// Starts a server with its own clock, see [`RedisServer::put_clock_forward`] and
+    /// [`RedisServer::put_clock_back`].
     ///
     /// # Errors
     /// Returns an error for the same reasons as [`RedisServer::start`], and if Debian's package
@@ -91,15 +92,28 @@ impl RedisServer {
         })
     }
 
-    /// Steps the server's own clock back, and waits until the server has seen the step.
+    /// Steps the server's own clock forward, and waits until the server has seen the step.
     ///
     /// # Errors
     /// Returns an error if the server has no clock of its own or does not answer.
+    pub fn put_clock_forward(&self, by: Duration) -> Result<()> {
+        self.step_clock(by.as_secs_f64())
+    }
+
+    /// Steps the server's own clock back, and waits until the server has seen the step.
+    ///
+    /// # Errors
+    /// Returns an error for the same reasons as [`RedisServer::put_clock_forward`].
     pub fn put_clock_back(&self, by: Duration) -> Result<()> {
+        self.step_clock(-by.as_secs_f64())
+    }
+
+    fn step_clock(&self, by: f64) -> Result<()> {
         let clock = self.clock.as_ref().context("a clock of its own")?;
-        clock.step(-by.as_secs_f64(), || {
+        clock.step(by, || {
             let time = self.command(&["TIME"])?;
-            Ok(time.lines().next().context("its seconds")?.parse()?)
+            let (seconds, micros) = time.split_once('\n').context("seconds and microseconds")?;
+            Ok(seconds.parse::<f64>()? + micros.trim().parse::<f64>()? / 1e6)
         })
     }
 
