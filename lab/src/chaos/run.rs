@@ -65,6 +65,7 @@ impl RunPlan {
     pub(crate) fn for_store(store: StoreKind, seconds: u64, seed: u64) -> Self {
         use clap::ValueEnum as _;
         let faults = FaultKind::value_variants().iter().copied();
+        let (workers, tasks) = store.workers_and_tasks();
         Self {
             store,
             faults: faults.filter(|it| it.applies_to(store)).collect(),
@@ -73,9 +74,9 @@ impl RunPlan {
             seed,
             ttl_ms: store.ttl_ms(),
             hold_ms: store.longest_hold_ms(),
-            workers: 4,
-            tasks: 6,
-            brief_tasks: 3,
+            workers,
+            tasks,
+            brief_tasks: tasks / 2,
             bug: None,
         }
     }
@@ -130,7 +131,7 @@ pub(crate) async fn run_plan(plan: &RunPlan) -> Result<RunResult> {
     // The nemesis acts as an administrator, so its client uses none of the proxies.
     let admin = match in_process {
         true => None,
-        false => Some(distlock::open(running_store.url()).await?),
+        false => Some(distlock::open(running_store.target()).await?),
     };
     let server = match &admin {
         Some(admin) => {
@@ -193,6 +194,7 @@ fn group_settings(plan: &RunPlan, socket: PathBuf, in_process: bool) -> GroupSet
         worker: 0,
         socket,
         url: String::new(),
+        records_url: None,
         seed: plan.seed,
         names: (0..LOCKS).map(|at| format!("lock {at}")).collect(),
         quiet_names: (0..QUIET_LOCKS).map(|at| format!("quiet {at}")).collect(),

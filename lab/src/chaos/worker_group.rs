@@ -84,6 +84,7 @@ impl WorkerGroup {
         let mut settings = self.group_settings.settings.clone();
         settings.worker = worker;
         settings.url = running_store.url_through(&proxies);
+        settings.records_url = running_store.records_url();
         settings.seed = settings.seed.wrapping_add(u64::from(worker));
         settings.single_threaded = worker % 2 == 1;
         let (name, value) = settings.environment_variable()?;

@@ -29,6 +29,8 @@ pub(crate) struct WorkerSettings {
     pub(crate) worker: u32,
     pub(crate) socket: PathBuf,
     pub(crate) url: String,
+    /// The URL of the store with the records, if that is another store.
+    pub(crate) records_url: Option<String>,
     pub(crate) seed: u64,
     /// The locks that all tasks compete for.
     pub(crate) names: Vec<String>,

@@ -2,7 +2,7 @@
 
 use std::{path::Path, str::FromStr, time::Duration};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
 use distlock::{Reach, Store, Target};
 use distlock_cli::program::{self, CONFORMANCE_WORKER, open_client};
@@ -73,6 +73,7 @@ const fn setup_of(kind: StoreKind) -> &'static str {
         StoreKind::RedisCluster => {
             "three primaries with a replica each, started by this command on one machine"
         }
+        StoreKind::Quorum => "five servers started by this command on one machine",
         StoreKind::Mariadb | StoreKind::Mysql => {
             "one server started by this command, no binary log"
         }
@@ -194,6 +195,7 @@ pub(super) async fn spawn_store(wanted: StoreToSpawn, folder: &Path) -> Result<S
                 Some(Server::RedisSentinels(Box::new(RedisSentinels::start()?)))
             }
             StoreKind::RedisCluster => Some(Server::RedisCluster(RedisCluster::start(SHARDS, 1)?)),
+            StoreKind::Quorum => bail!("this command starts no quorum: give its URL"),
             StoreKind::Mariadb => Some(Server::MySql(MySqlServer::start(Product::MariaDb)?)),
             StoreKind::Mysql => Some(Server::MySql(MySqlServer::start(Product::MySql)?)),
             StoreKind::Postgres => Some(Server::Postgres(PostgresServer::with(&["fsync=on"])?)),

@@ -27,9 +27,9 @@ pub(crate) enum Control {
     SetNxCompare,
     /// Redis: a lease that a timer renews, in the manner of Redisson.
     Watchdog,
-    /// Three Redis servers: plain Redlock.
+    /// Five Redis servers: plain Redlock.
     Redlock,
-    /// Three Redis servers: the crate rslock.
+    /// Five Redis servers: the crate rslock.
     Rslock,
     /// MariaDB: GET_LOCK on a connection that is kept.
     GetLock,
@@ -47,12 +47,11 @@ impl Control {
     }
 
     /// Returns the kind of store of the control and its twin. A control that needs a majority uses
-    /// several servers of this kind.
+    /// the servers of a quorum.
     pub(crate) const fn store(self) -> StoreKind {
         match self {
-            Self::SetNxDel | Self::SetNxCompare | Self::Watchdog | Self::Redlock | Self::Rslock => {
-                StoreKind::Redis
-            }
+            Self::SetNxDel | Self::SetNxCompare | Self::Watchdog => StoreKind::Redis,
+            Self::Redlock | Self::Rslock => StoreKind::Quorum,
             Self::GetLock => StoreKind::Mariadb,
             Self::AdvisoryLock => StoreKind::Postgres,
             Self::ZookeeperClient => StoreKind::Zookeeper,
@@ -81,10 +80,20 @@ impl Control {
                 FaultKind::StopAtGrant,
                 FaultKind::BlackHole,
             ],
-            // One server is down when the lock is granted, and another server later loses its data.
-            Self::Redlock => &[FaultKind::KillServer, FaultKind::WipeServer],
-            // A failed extension deletes the key, so the lock is lost.
-            Self::Rslock => &[FaultKind::EndConnections, FaultKind::LoseAnswer],
+            // Servers are away when the lock is granted, and another server later loses its data.
+            Self::Redlock => &[
+                FaultKind::LoseMinority,
+                FaultKind::WipeServer,
+                FaultKind::ForgetAll,
+            ],
+            // As above. And a failed extension deletes the key, so the lock is lost.
+            Self::Rslock => &[
+                FaultKind::LoseMinority,
+                FaultKind::WipeServer,
+                FaultKind::ForgetAll,
+                FaultKind::EndConnections,
+                FaultKind::LoseAnswer,
+            ],
             // The connection ends, and the user does not notice.
             Self::GetLock | Self::AdvisoryLock => {
                 &[FaultKind::EndConnections, FaultKind::CutConnections]
@@ -96,15 +105,6 @@ impl Control {
                 FaultKind::StopRequests,
             ],
         }
-    }
-
-    /// Tells whether the control can be judged under a fault that its store can have.
-    pub(super) const fn can_be_judged_under(self, fault: FaultKind) -> bool {
-        // `forget-all` empties all servers at once. `wipe-server` empties one of several servers.
-        !matches!(
-            (self, fault),
-            (Self::Redlock | Self::Rslock, FaultKind::ForgetAll)
-        )
     }
 
     /// Describes the belief of the users, and the case in which that belief is wrong.
@@ -125,15 +125,16 @@ impl Control {
                  not told."
             }
             Self::Redlock => {
-                "Redlock as Redis' documentation describes it, over three servers, believed for \
-                 the validity that it computes. Servers are away now and then, and the first one, \
-                 but no other, restarts without its data: it has forgotten its vote, and votes \
-                 again."
+                "Redlock as Redis' documentation describes it, over five servers, believed for \
+                 the validity that it computes. Two servers at a time are away now and then. A \
+                 server that restarts without its data, or deletes them, has forgotten its vote, \
+                 and votes again at once."
             }
             Self::Rslock => {
-                "The crate `rslock` 0.10 over three servers, as its readme shows it, believed for \
-                 its documented `validity_time`. An extension that has no answer deletes the key \
-                 on all servers, while the lock from before is still believed."
+                "The crate `rslock` 0.10 over five servers, as its readme shows it, believed for \
+                 its documented `validity_time`. A server that has forgotten its vote votes again \
+                 at once. An extension that has no answer deletes the key on all servers, while \
+                 the lock from before is still believed."
             }
             Self::GetLock => {
                 "`GET_LOCK` of MariaDB on a connection that is kept, believed until it is \
@@ -185,14 +186,18 @@ pub(super) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Number of servers for a lock that needs a majority.
-const SERVERS: usize = 3;
-
-/// Starts the servers of a control. The function blocks.
-pub(super) fn start_store(control: Control, folder: &Path) -> Result<RunningStore> {
+/// Starts the servers of a control. `settable_clock` means that the run may put a clock forward.
+/// The function blocks.
+pub(super) fn start_store(
+    control: Control,
+    folder: &Path,
+    settable_clock: bool,
+) -> Result<RunningStore> {
     match control {
-        Control::Redlock | Control::Rslock => RunningStore::start_independent_redis(SERVERS),
-        _ => RunningStore::start(control.store(), folder, false),
+        Control::Redlock | Control::Rslock => {
+            RunningStore::start_independent_servers(settable_clock)
+        }
+        _ => RunningStore::start(control.store(), folder, settable_clock),
     }
 }
 

@@ -4,7 +4,7 @@
 //! and its validity is the TTL less the time of the requests and an allowance for clock drift. A
 //! lock that was not granted is deleted on all servers. The users believe in the computed validity.
 //! A server that has lost its data restarts at once. The documentation recommends to delay the
-//! restart after a crash, but most deployments have no such delay.
+//! restart after a crash, but most deployments have no such delay. There is no fencing token.
 
 use std::{sync::Arc, time::Duration};
 

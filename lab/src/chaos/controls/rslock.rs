@@ -1,4 +1,4 @@
-//! The crate `rslock`, over three servers and used as its readme shows: acquire, extend, release.
+//! The crate `rslock`, over five servers and used as its readme shows: acquire, extend, release.
 //!
 //! The users believe in the documented `validity_time` of their lock. The example in the readme
 //! prints the error of a failed extension and continues. So after a failed extension the users

@@ -69,7 +69,9 @@ pub(super) async fn run_control(plan: &ControlPlan) -> Result<(Verdict, Vec<Hist
     let twin = plan.twin_plan();
     let folder = tempfile::tempdir().context("a folder for the run")?;
     let (control, path) = (plan.control, folder.path().to_owned());
-    let mut running_store = spawn_blocking(move || start_store(control, &path)).await??;
+    let settable_clock = plan.faults.contains(&FaultKind::StepClock);
+    let starting = spawn_blocking(move || start_store(control, &path, settable_clock));
+    let mut running_store = starting.await??;
     let socket = folder.path().join("referee");
     let referee = Arc::new(Referee::start(&socket, false)?);
     let group_settings = GroupSettings {
@@ -77,6 +79,7 @@ pub(super) async fn run_control(plan: &ControlPlan) -> Result<(Verdict, Vec<Hist
             worker: 0,
             socket,
             url: String::new(),
+            records_url: None,
             seed: plan.seed,
             names: (0..LOCKS).map(|at| format!("lock {at}")).collect(),
             quiet_names: Vec::new(),

@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use super::planted_bugs::NodeBug;
-use crate::chaos::history::now;
+use crate::chaos::{history::now, stores::target};
 
 /// The environment variable with the settings. A process that has this variable is a node.
 const SETTINGS: &str = "DISTLOCK_LAB_NODE";
@@ -43,6 +43,8 @@ pub(crate) struct NodeSettings {
     /// The number of the node. Some planted bugs behave differently by this number.
     pub(super) number: u32,
     pub(super) url: String,
+    /// The URL of the store with the records, if that is another store.
+    pub(super) records_url: Option<String>,
     pub(super) peer_listen: String,
     pub(super) peer_advertise: String,
     pub(super) lock_ttl: u64,
@@ -135,7 +137,8 @@ async fn run_node(settings: NodeSettings) -> Result<()> {
 /// moment.
 async fn open_store(settings: &NodeSettings) -> Store {
     loop {
-        match distlock::open(settings.url.as_str()).await {
+        let target = target(&settings.url, settings.records_url.clone());
+        match distlock::open(target).await {
             Ok(store) => {
                 return match settings.bug {
                     Some(bug) => bug.wrap_store(&store, settings.number),

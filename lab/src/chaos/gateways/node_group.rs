@@ -126,6 +126,7 @@ impl NodeGroup {
                 node: format!("n{number}"),
                 number,
                 url: running_store.url_through(&store),
+                records_url: running_store.records_url(),
                 peer_listen: address.to_string(),
                 peer_advertise: peers.address().to_string(),
                 ..template.clone()

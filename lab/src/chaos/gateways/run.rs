@@ -103,6 +103,7 @@ fn node_settings(rules: &Rules, bug: Option<NodeBug>) -> NodeSettings {
         node: String::new(),
         number: 0,
         url: String::new(),
+        records_url: None,
         peer_listen: String::new(),
         peer_advertise: String::new(),
         lock_ttl: ms(rules.lock_ttl),
@@ -237,7 +238,7 @@ async fn log_in_and_compare(
     agreement_timeout: Duration,
     problems: &mut Vec<String>,
 ) -> Result<(BTreeMap<Uid, UserRecord>, Vec<Client>)> {
-    let store = distlock::open(running_store.url()).await?;
+    let store = distlock::open(running_store.target()).await?;
     let locker = store.locker();
     eventually_async("the healed store answers", AGREEMENT_TIMEOUT, async || {
         locker.health().await.ok()

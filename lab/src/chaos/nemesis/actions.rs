@@ -9,7 +9,7 @@ use distlock::{Forced, Locker};
 use distlock_harness::{Direction, FaultProxy};
 use tokio::task::{JoinHandle, block_in_place};
 
-use super::kinds::FaultKind;
+use super::{kinds::FaultKind, members::Away};
 use crate::chaos::{
     history::{Excuse, InjectedFault, Micros, now},
     stores::{FormerLeader, PausedServer, RunningStore},
@@ -59,7 +59,7 @@ pub(super) fn break_store(
             Some(Remedy::RestartServer(running_store.kill(pick)))
         }
         FaultKind::WipeServer => {
-            fault.excuse = Some(block_in_place(|| running_store.wipe())?);
+            fault.excuse = block_in_place(|| running_store.wipe(pick))?;
             fault.to = now();
             None
         }
@@ -78,7 +78,7 @@ pub(super) fn break_store(
             None
         }
         _ => {
-            fault.excuse = Some(block_in_place(|| running_store.delete_all_data())?);
+            fault.excuse = block_in_place(|| running_store.delete_all_data(pick))?;
             fault.to = now();
             None
         }
@@ -120,6 +120,9 @@ pub(super) enum Remedy {
     },
     ResumeServer(PausedServer),
     RestartServer(usize),
+    BringBack(Vec<(usize, Away)>),
+    /// Puts the clock of a server back.
+    RepairClock(Duration),
     UnlockFile(JoinHandle<Result<()>>),
     /// Gives the servers memory again.
     FreeMemory,

@@ -7,6 +7,7 @@ use tokio::task::block_in_place;
 use super::{
     actions::{ActiveFault, Remedy, fail_if_agreement_is_overdue},
     inject::{AGREEMENT_PAUSE, Nemesis},
+    members::bring_back,
 };
 use crate::chaos::{
     history::{Event, InjectedFault, Micros, now},
@@ -99,6 +100,8 @@ impl Nemesis {
                     return Ok(None);
                 }
             }
+            Remedy::BringBack(away) => bring_back(&away, worker_group, running_store)?,
+            Remedy::RepairClock(by) => block_in_place(|| running_store.put_clock_back(by))?,
             Remedy::FreeMemory => block_in_place(|| running_store.limit_memory(false))?,
             Remedy::ReadmitLeader { former, recorded } => {
                 self.readmit_leader(former, recorded, fault, running_store)?;

@@ -61,9 +61,11 @@ impl Nemesis {
             | FaultKind::Trickle
             | FaultKind::HalfClose
             | FaultKind::DuplicateConnect => {
-                Ok(self.inject_into_connections(kind, fault, member, pick, worker_group))
+                let apart = running_store.has_independent_servers();
+                Ok(self.inject_into_connections(kind, fault, member, (pick, apart), worker_group))
             }
             _ if !self.is_store_whole() => Ok(None),
+            _ if kind.costs_one_server() && running_store.spare_servers() == 0 => Ok(None),
             FaultKind::ForceRelease => {
                 Ok(self.force_release_random(fault, worker_group, admin).await)
             }
@@ -146,13 +148,14 @@ impl Nemesis {
         Ok(Some((fault, remedy)))
     }
 
-    /// Breaks all connections of one worker, unless a fault of this worker is active.
+    /// Breaks all connections of one worker, unless a fault of this worker is active. With `apart`,
+    /// breaks those to some of the servers, or to all of them.
     fn inject_into_connections(
         &self,
         kind: FaultKind,
         mut fault: InjectedFault,
         member: usize,
-        pick: usize,
+        (pick, apart): (usize, bool),
         worker_group: &WorkerGroup,
     ) -> Option<Injection> {
         if self.is_worker_faulty(member) {
@@ -162,8 +165,12 @@ impl Nemesis {
         let worker = broken.worker;
         fault.target = format!("worker {worker}");
         let delay = Duration::from_micros((fault.to - fault.from) / 4);
-        for proxy in &broken.proxies {
-            break_connections(kind, proxy, delay, pick);
+        // The lowest bit of the pick is the direction of a half-close.
+        let servers = pick >> 1;
+        for (at, proxy) in broken.proxies.iter().enumerate() {
+            if !apart || servers == 0 || servers >> at & 1 == 1 {
+                break_connections(kind, proxy, delay, pick);
+            }
         }
         Some((fault, Some(Remedy::RestoreConnections { member, worker })))
     }

@@ -47,7 +47,7 @@ pub(crate) enum FaultKind {
     EndConnections,
     /// The server forgets loaded scripts
     ForgetScripts,
-    /// The server deletes all data: its history is lost
+    /// A server deletes all data: its history is lost
     ForgetAll,
     /// Requests and replies of a worker arrive a few bytes at a time
     Trickle,
@@ -61,7 +61,7 @@ pub(crate) enum FaultKind {
     ExpireSession,
     /// The servers may use no more memory than they use now
     FillMemory,
-    /// The server's clock jumps forward, and stays ahead
+    /// A server's clock jumps forward, and stays ahead; the clock of a quorum's member is repaired
     StepClock,
     /// Another server becomes the primary by command, or the primary is killed
     Failover,
@@ -71,6 +71,10 @@ pub(crate) enum FaultKind {
     KillLeader,
     /// The leader loses its followers without noticing it, and still answers its clients
     DeposeLeader,
+    /// A minority of a quorum is away: each server killed, stopped, silent or slow
+    LoseMinority,
+    /// For a moment a majority of a quorum is away: each server killed, stopped, silent or slow
+    LoseMajority,
 }
 
 impl FaultKind {
@@ -80,12 +84,28 @@ impl FaultKind {
             .map_or_else(String::new, |it| it.get_name().to_owned())
     }
 
+    /// Tells whether this kind of fault takes one server of a quorum away, or makes it forget.
+    pub(super) const fn costs_one_server(self) -> bool {
+        matches!(
+            self,
+            Self::StopServer
+                | Self::KillServer
+                | Self::WipeServer
+                | Self::ForgetAll
+                | Self::StepClock
+        )
+    }
+
     /// Tells whether this kind of fault applies to this kind of store.
     pub(crate) const fn applies_to(self, store: StoreKind) -> bool {
         match self {
             Self::StopWorker | Self::StopAtGrant | Self::KillWorker => true,
             // No other process can reach the store.
-            Self::ForceRelease | Self::DeleteByHand => !matches!(store, StoreKind::Memory),
+            Self::ForceRelease => !matches!(store, StoreKind::Memory),
+            // A lock that is deleted on all members of a quorum takes along the token that one of
+            // them was raised to, as no loss of a member does.
+            Self::DeleteByHand => !matches!(store, StoreKind::Memory | StoreKind::Quorum),
+            Self::LoseMinority | Self::LoseMajority => matches!(store, StoreKind::Quorum),
             Self::LockFile => matches!(store, StoreKind::Sqlite),
             Self::EndConnections => !matches!(
                 store,
@@ -93,9 +113,12 @@ impl FaultKind {
             ),
             Self::ForgetScripts | Self::ForgetAll | Self::FillMemory => matches!(
                 store,
-                StoreKind::Redis | StoreKind::RedisSentinel | StoreKind::RedisCluster
+                StoreKind::Redis
+                    | StoreKind::RedisSentinel
+                    | StoreKind::RedisCluster
+                    | StoreKind::Quorum
             ),
-            Self::WipeServer => matches!(store, StoreKind::Redis),
+            Self::WipeServer => matches!(store, StoreKind::Redis | StoreKind::Quorum),
             Self::StopServer | Self::KillServer => {
                 !matches!(store, StoreKind::Memory | StoreKind::Sqlite)
             }
@@ -105,7 +128,7 @@ impl FaultKind {
             // The other stores of a campaign run with the machine's clock.
             Self::StepClock => matches!(
                 store,
-                StoreKind::Mariadb | StoreKind::Mysql | StoreKind::Postgres
+                StoreKind::Mariadb | StoreKind::Mysql | StoreKind::Postgres | StoreKind::Quorum
             ),
             Self::Failover => store.announces_addresses(),
             Self::DeposePrimary => matches!(store, StoreKind::RedisSentinel),

@@ -4,6 +4,7 @@ mod actions;
 mod heal;
 mod inject;
 mod kinds;
+mod members;
 mod servers;
 
 pub(crate) use self::{inject::Nemesis, kinds::FaultKind};

@@ -30,13 +30,20 @@ impl Nemesis {
     ) -> Result<Option<Injection>> {
         let pick = self.rng.usize(..64);
         let removal = match kind {
+            FaultKind::LoseMinority | FaultKind::LoseMajority => {
+                let lost = self.lose_servers(kind, fault, worker_group, running_store);
+                return lost.map(Some);
+            }
             FaultKind::FillMemory => {
                 block_in_place(|| running_store.limit_memory(true))?;
                 return Ok(Some((fault, Some(Remedy::FreeMemory))));
             }
             FaultKind::StepClock => {
                 let by = self.longest_ttl.mul_f32(self.rng.f32() * 2.0);
-                fault.excuse = Some(block_in_place(|| running_store.put_clock_forward(by))?);
+                fault.excuse = block_in_place(|| running_store.put_clock_forward(by))?;
+                if running_store.has_independent_servers() {
+                    return Ok(Some((fault, Some(Remedy::RepairClock(by)))));
+                }
                 fault.to = now();
                 return Ok(Some((fault, None)));
             }

@@ -7,7 +7,10 @@ use anyhow::{Result, bail};
 use distlock::backend::encode;
 use tokio::runtime::Handle;
 
-use super::running::{ROOT, RunningStore, StoreServers};
+use super::{
+    independent::IndependentServers,
+    running::{ROOT, RunningStore, StoreServers},
+};
 use crate::chaos::{database_file, history::Excuse};
 
 impl RunningStore {
@@ -29,7 +32,7 @@ impl RunningStore {
                 }
             }
             StoreServers::Redis(_)
-            | StoreServers::IndependentRedis(_)
+            | StoreServers::Independent(_)
             | StoreServers::Sentinels(_)
             | StoreServers::Cluster(_) => {
                 // Lock names in the lab contain no special characters of a Redis pattern.
@@ -68,16 +71,30 @@ impl RunningStore {
         }))
     }
 
-    /// Puts the server's clock forward, and returns the exception that the documentation allows
-    /// then. The function blocks.
-    pub(crate) fn put_clock_forward(&self, by: Duration) -> Result<Excuse> {
+    /// Puts a server's clock forward, and returns the exception that the documentation allows then,
+    /// if it allows one. The function blocks.
+    pub(crate) fn put_clock_forward(&self, by: Duration) -> Result<Option<Excuse>> {
         match &self.servers {
             StoreServers::MySql(it) => it.put_clock_forward(by)?,
             StoreServers::Postgres(it) => it.put_clock_forward(by)?,
+            StoreServers::Independent(it) => {
+                it.put_clock_forward(by)?;
+                if !IndependentServers::counts_beside_others(by) {
+                    return Ok(None);
+                }
+            }
             _ => bail!("this store's server has no clock of its own"),
         }
         let by_us = u64::try_from(by.as_micros()).unwrap_or(u64::MAX);
-        Ok(Excuse::SteppedClock { by_us })
+        Ok(Some(Excuse::SteppedClock { by_us }))
+    }
+
+    /// Repairs a clock that was put forward. The function blocks.
+    pub(crate) fn put_clock_back(&self, by: Duration) -> Result<()> {
+        match &self.servers {
+            StoreServers::Independent(it) => it.put_clock_back(by),
+            _ => bail!("the clock of this store stays ahead"),
+        }
     }
 
     /// Leaves the servers no memory for new data, or removes the limit. The function blocks.

@@ -12,6 +12,8 @@ pub(crate) enum StoreKind {
     Redis,
     RedisSentinel,
     RedisCluster,
+    /// A quorum of five Redis servers, with its records in a file.
+    Quorum,
     Mariadb,
     Mysql,
     Postgres,
@@ -41,6 +43,15 @@ impl StoreKind {
         match self {
             Self::Zookeeper | Self::RedisSentinel | Self::RedisCluster => 20_000,
             _ => self.ttl_ms().1 * 3,
+        }
+    }
+
+    /// Returns the number of worker processes, and of tasks of each. The clients of a quorum
+    /// compete for votes, and a client is a process.
+    pub(crate) const fn workers_and_tasks(self) -> (u32, u32) {
+        match self {
+            Self::Quorum => (8, 3),
+            _ => (4, 6),
         }
     }
 

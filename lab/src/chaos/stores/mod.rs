@@ -4,6 +4,7 @@
 mod administration;
 mod cluster;
 mod ensemble;
+mod independent;
 mod kinds;
 mod leader;
 mod running;
@@ -12,5 +13,5 @@ mod sentinels;
 pub(crate) use self::{
     kinds::StoreKind,
     leader::{FormerLeader, LeaderRemoval},
-    running::{PausedServer, RunningStore},
+    running::{PausedServer, RunningStore, target},
 };

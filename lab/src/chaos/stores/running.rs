@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use distlock::Target;
 use distlock_harness::servers::{
     mysql::{MySqlServer, Product},
     postgres::{Paused, PostgresServer},
@@ -14,7 +15,8 @@ use distlock_harness::servers::{
 use distlock_harness::{FaultProxy, Signal};
 
 use super::{
-    cluster::ClusterStore, ensemble::EnsembleStore, kinds::StoreKind, sentinels::SentinelStore,
+    cluster::ClusterStore, ensemble::EnsembleStore, independent::IndependentServers,
+    kinds::StoreKind, sentinels::SentinelStore,
 };
 use crate::chaos::history::Excuse;
 
@@ -37,8 +39,7 @@ pub(super) enum StoreServers {
     Redis(RedisServer),
     Sentinels(SentinelStore),
     Cluster(ClusterStore),
-    /// Redis servers that do not know each other.
-    IndependentRedis(Vec<RedisServer>),
+    Independent(IndependentServers),
     MySql(MySqlServer),
     Postgres(PostgresServer),
     ZooKeeper(EnsembleStore),
@@ -78,6 +79,12 @@ impl RunningStore {
             StoreKind::Redis => StoreServers::Redis(RedisServer::start()?),
             StoreKind::RedisSentinel => StoreServers::Sentinels(SentinelStore::start()?),
             StoreKind::RedisCluster => StoreServers::Cluster(ClusterStore::start()?),
+            StoreKind::Quorum => {
+                let records = folder.join("records.db");
+                let mut servers = IndependentServers::start(settable_clock)?;
+                servers.make_quorum(records)?;
+                StoreServers::Independent(servers)
+            }
             StoreKind::Mariadb => StoreServers::MySql(mysql(Product::MariaDb)?),
             StoreKind::Mysql => StoreServers::MySql(mysql(Product::MySql)?),
             StoreKind::Postgres if settable_clock => {
@@ -89,12 +96,11 @@ impl RunningStore {
         Ok(Self { kind, servers })
     }
 
-    /// Starts Redis servers that do not know each other. The function blocks.
-    pub(crate) fn start_independent_redis(servers: usize) -> Result<Self> {
-        let all = (0..servers).map(|_| RedisServer::start());
+    /// Starts the servers of a quorum for a control that asks them by itself. The function blocks.
+    pub(crate) fn start_independent_servers(settable_clock: bool) -> Result<Self> {
         Ok(Self {
-            kind: StoreKind::Redis,
-            servers: StoreServers::IndependentRedis(all.collect::<Result<_>>()?),
+            kind: StoreKind::Quorum,
+            servers: StoreServers::Independent(IndependentServers::start(settable_clock)?),
         })
     }
 
@@ -116,7 +122,7 @@ impl RunningStore {
     pub(super) fn redis_servers(&self) -> Vec<&RedisServer> {
         match &self.servers {
             StoreServers::Redis(it) => vec![it],
-            StoreServers::IndependentRedis(all) => all.iter().collect(),
+            StoreServers::Independent(it) => it.servers().iter().collect(),
             StoreServers::Sentinels(it) => it.data_servers().to_vec(),
             StoreServers::Cluster(it) => it.nodes().iter().collect(),
             _ => Vec::new(),
@@ -131,7 +137,9 @@ impl RunningStore {
             | StoreServers::Sentinels(_)
             | StoreServers::Cluster(_) => Vec::new(),
             StoreServers::Redis(it) => vec![it.address()],
-            StoreServers::IndependentRedis(all) => all.iter().map(RedisServer::address).collect(),
+            StoreServers::Independent(it) => {
+                it.servers().iter().map(RedisServer::address).collect()
+            }
             StoreServers::MySql(it) => vec![it.address()],
             StoreServers::Postgres(it) => vec![it.address()],
             StoreServers::ZooKeeper(it) => {
@@ -149,11 +157,7 @@ impl RunningStore {
             StoreServers::Redis(it) => it.url(),
             StoreServers::Sentinels(it) => it.url(),
             StoreServers::Cluster(it) => it.url(),
-            // The URL of a control with several servers is a list with commas.
-            StoreServers::IndependentRedis(all) => {
-                let urls: Vec<_> = all.iter().map(RedisServer::url).collect();
-                urls.join(",")
-            }
+            StoreServers::Independent(it) => it.url(),
             StoreServers::MySql(it) => it.url(),
             StoreServers::Postgres(it) => it.url(),
             StoreServers::ZooKeeper(it) => {
@@ -161,6 +165,19 @@ impl RunningStore {
                 format!("zookeeper://{servers}{ROOT}?session_timeout=2s")
             }
         }
+    }
+
+    /// Returns the URL of the store with the records, if that is another store.
+    pub(crate) fn records_url(&self) -> Option<String> {
+        match &self.servers {
+            StoreServers::Independent(it) => it.records_url(),
+            _ => None,
+        }
+    }
+
+    /// Returns what a client opens without a proxy.
+    pub(crate) fn target(&self) -> Target {
+        target(&self.url(), self.records_url())
     }
 
     /// Returns [`RunningStore::url`] with one proxy in place of each of
@@ -180,9 +197,10 @@ impl RunningStore {
                 it.signal(Signal::STOP)?;
                 PausedServer::Numbered(0)
             }
-            StoreServers::IndependentRedis(all) => {
-                all[pick % all.len()].signal(Signal::STOP)?;
-                PausedServer::Numbered(pick % all.len())
+            StoreServers::Independent(it) => {
+                let at = pick % it.servers().len();
+                it.servers()[at].signal(Signal::STOP)?;
+                PausedServer::Numbered(at)
             }
             StoreServers::MySql(it) => {
                 it.signal(Signal::STOP)?;
@@ -214,8 +232,8 @@ impl RunningStore {
         match (paused, &self.servers) {
             (PausedServer::Postgres(paused), _) => drop(paused),
             (PausedServer::Numbered(_), StoreServers::Redis(it)) => it.signal(Signal::CONT)?,
-            (PausedServer::Numbered(at), StoreServers::IndependentRedis(all)) => {
-                all[at].signal(Signal::CONT)?;
+            (PausedServer::Numbered(at), StoreServers::Independent(it)) => {
+                it.servers()[at].signal(Signal::CONT)?;
             }
             (PausedServer::Numbered(_), StoreServers::MySql(it)) => it.signal(Signal::CONT)?,
             (PausedServer::Numbered(at), StoreServers::Sentinels(it)) => {
@@ -235,11 +253,7 @@ impl RunningStore {
     pub(crate) fn kill(&mut self, pick: usize) -> usize {
         match &mut self.servers {
             StoreServers::Redis(it) => it.kill(),
-            StoreServers::IndependentRedis(all) => {
-                let at = pick % all.len();
-                all[at].kill();
-                return at;
-            }
+            StoreServers::Independent(it) => return it.kill(pick),
             StoreServers::MySql(it) => it.kill(),
             StoreServers::Postgres(it) => it.kill(),
             StoreServers::Sentinels(it) => {
@@ -266,7 +280,7 @@ impl RunningStore {
     pub(crate) fn restart_server(&mut self, at: usize) -> Result<()> {
         match &mut self.servers {
             StoreServers::Redis(it) => it.restart(),
-            StoreServers::IndependentRedis(all) => all[at].restart(),
+            StoreServers::Independent(it) => it.restart(at),
             StoreServers::MySql(it) => it.restart(),
             StoreServers::Postgres(it) => it.restart(),
             StoreServers::Sentinels(it) => it.server_mut(at).restart(),
@@ -277,15 +291,15 @@ impl RunningStore {
     }
 
     /// Kills a server and restarts it without its data. Returns the exception that the
-    /// documentation allows then. The function blocks.
-    pub(crate) fn wipe(&mut self) -> Result<Excuse> {
+    /// documentation allows then, if it allows one. The function blocks.
+    pub(crate) fn wipe(&mut self, pick: usize) -> Result<Option<Excuse>> {
         match &mut self.servers {
             StoreServers::Redis(it) => it.restart_empty()?,
-            // The same server is wiped each time, so only a minority of the servers loses data.
-            StoreServers::IndependentRedis(all) => all[0].restart_empty()?,
+            // The other servers still know every lock.
+            StoreServers::Independent(it) => return it.wipe(pick).map(|()| None),
             _ => anyhow::bail!("the data of this store cannot be deleted"),
         }
-        Ok(Excuse::LostHistory)
+        Ok(Some(Excuse::LostHistory))
     }
 
     /// Ends every connection of a client, as an administrator can. The function blocks.
@@ -336,14 +350,45 @@ impl RunningStore {
         Ok(())
     }
 
-    /// Deletes all data of the store. Returns the exception that the documentation allows then. The
-    /// function blocks.
-    pub(crate) fn delete_all_data(&self) -> Result<Excuse> {
+    /// Deletes all data of the store, of independent servers those of one. Returns the exception
+    /// that the documentation allows then, if it allows one. The function blocks.
+    pub(crate) fn delete_all_data(&mut self, pick: usize) -> Result<Option<Excuse>> {
+        if let StoreServers::Independent(it) = &mut self.servers {
+            return it.delete_data(pick).map(|()| None);
+        }
         if self.redis_servers().is_empty() {
             bail!("this store has no command that deletes all data");
         }
         // A replica refuses the command, and copies the deletion of its primary.
         self.run_on_each_redis(&["FLUSHALL"]).context("FLUSHALL")?;
-        Ok(Excuse::LostHistory)
+        Ok(Some(Excuse::LostHistory))
+    }
+
+    /// Tells whether the servers are independent, so that each can be broken apart from the others.
+    pub(crate) const fn has_independent_servers(&self) -> bool {
+        matches!(self.servers, StoreServers::Independent(_))
+    }
+
+    /// Tells whether a member of a quorum has no vote now.
+    pub(crate) fn is_silent(&self, at: usize) -> bool {
+        matches!(&self.servers, StoreServers::Independent(it) if it.is_silent(at))
+    }
+
+    /// Returns how many more servers can be lost without a loss of the majority. Other stores than
+    /// a quorum need no spare server for a fault.
+    pub(crate) fn spare_servers(&self) -> usize {
+        match &self.servers {
+            StoreServers::Independent(it) => it.spare(),
+            _ => usize::MAX,
+        }
+    }
+}
+
+/// Returns what a client opens: locks at one URL, and perhaps records at another.
+pub(crate) fn target(url: &str, records_url: Option<String>) -> Target {
+    let target = Target::new(url);
+    match records_url {
+        Some(records) => target.records_in(records),
+        None => target,
     }
 }

@@ -21,6 +21,7 @@ use super::{
 use crate::chaos::{
     history::{CallKind, CallResult, Event, Micros, now},
     planted_bugs,
+    stores::target,
     worker_settings::{READ_BOUND, RETRY_PAUSE, WorkerSettings},
 };
 
@@ -107,7 +108,12 @@ async fn open_store(settings: &WorkerSettings) -> Store {
         let url = settings.url.as_str();
         let store = match settings.bug {
             Some(bug) => planted_bugs::open(bug, url, settings.worker).await,
-            None => distlock::open(url).await.map_err(Into::into),
+            None => {
+                let records_url = settings.records_url.clone();
+                distlock::open(target(url, records_url))
+                    .await
+                    .map_err(Into::into)
+            }
         };
         match store {
             Ok(store) => return store,
