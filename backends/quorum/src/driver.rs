@@ -76,6 +76,7 @@ impl Driver for QuorumDriver {
             .collect();
         let capabilities = capabilities(&told, agreement.max_lease);
         drop(open);
+        let spawner = drivers.spawner().clone();
         let lock = QuorumLock::new(Arc::new(Shared {
             digest: agreement.digest(),
             members,
@@ -85,7 +86,7 @@ impl Driver for QuorumDriver {
             clock: Arc::clone(&clock),
             leases: Arc::default(),
             admitting: AtomicBool::new(false),
-            spawn: Arc::new(|task| drop(tokio::spawn(task))),
+            spawn: Arc::new(move |task| spawner.spawn(task)),
         }));
         Ok(Store::with_clock(
             Arc::new(lock),

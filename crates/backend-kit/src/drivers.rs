@@ -1,6 +1,6 @@
 //! The list of drivers, which opens a store from its URL.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use distlock_core::{Clock, Error, ErrorKind, Result, Store, at_most};
 
@@ -15,6 +15,34 @@ pub struct Drivers {
     /// Schemes of optional backends, with the features of the library that add each backend to a
     /// build.
     features: Vec<(&'static str, &'static str)>,
+    spawner: Spawner,
+}
+
+/// A task without a result.
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Starts tasks that go on when their caller does not: on the calling runtime, or where
+/// [`Drivers::tasks_on`] says.
+#[derive(Clone)]
+pub struct Spawner(Arc<dyn Fn(Task) + Send + Sync>);
+
+impl Spawner {
+    /// Starts a task.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        (self.0)(Box::pin(task));
+    }
+}
+
+impl Default for Spawner {
+    fn default() -> Self {
+        Self(Arc::new(|task| drop(tokio::spawn(task))))
+    }
+}
+
+impl fmt::Debug for Spawner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Spawner")
+    }
 }
 
 impl Drivers {
@@ -37,6 +65,24 @@ impl Drivers {
     pub fn brought_by(mut self, scheme: &'static str, features: &'static str) -> Self {
         self.features.push((scheme, features));
         self
+    }
+
+    /// For simulations: a store that is made of several stores starts no task on the calling
+    /// runtime. Instead, `spawn` gets its tasks, and must have them polled. With its own clock, the
+    /// simulation then controls every step.
+    #[must_use]
+    pub fn tasks_on(
+        mut self,
+        spawn: impl Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + Send + Sync + 'static,
+    ) -> Self {
+        self.spawner = Spawner(Arc::new(spawn));
+        self
+    }
+
+    /// What starts the background tasks of the stores.
+    #[must_use]
+    pub fn spawner(&self) -> &Spawner {
+        &self.spawner
     }
 
     /// The drivers, in the order in which they were added.

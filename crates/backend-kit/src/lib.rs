@@ -60,7 +60,7 @@ pub use {
         Certificates, CredentialProvider, CredentialSource, Credentials, SharedProvider,
     },
     driver::{Driver, DriverOption, DriverUrl, Migrated},
-    drivers::{Drivers, not_compiled_in},
+    drivers::{Drivers, Spawner, not_compiled_in},
     epoch_history::EpochHistory,
     file_reads::{FileReads, read_bounded},
     lending::{Lender, Loan},

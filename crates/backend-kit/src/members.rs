@@ -10,12 +10,13 @@ use std::{fmt, pin::Pin, sync::Arc, time::Duration};
 use distlock_core::{
     Clock, DistLock, Error, ErrorKind, Moment, Records, Result, Store, at_most, sync::Mutex,
 };
-use tokio::{
-    sync::watch,
-    task::{JoinHandle, JoinSet},
+use futures_util::{
+    future::{AbortHandle, abortable, join_all},
+    stream::{FuturesUnordered, StreamExt as _},
 };
+use tokio::sync::watch;
 
-use crate::{Drivers, Target};
+use crate::{Drivers, Spawner, Target};
 
 /// The time without an answer after which a member counts as silent.
 const SILENT_AFTER: Duration = Duration::from_millis(500);
@@ -44,7 +45,8 @@ pub type MemberCheck = fn(MemberHandle) -> Pin<Box<dyn Future<Output = Result<()
 pub struct Members {
     members: Vec<Arc<Member>>,
     /// The tasks that open members. They end with this value.
-    opening: Vec<JoinHandle<()>>,
+    opening: Vec<AbortHandle>,
+    spawner: Spawner,
 }
 
 /// One member.
@@ -105,10 +107,7 @@ impl Members {
         needed: usize,
         check: MemberCheck,
     ) -> Result<Self> {
-        let mut opened = Self {
-            members: Vec::new(),
-            opening: Vec::new(),
-        };
+        let mut opened = Self::none(drivers.spawner().clone());
         for MemberTarget { name, target } in targets {
             let parts = target.parts().map_err(|error| of_member(&name, error))?;
             let clock = Arc::clone(&parts.clock);
@@ -135,8 +134,7 @@ impl Members {
                     at_most(&*clock, limit, opening).await.unwrap_or_else(late)
                 }
             });
-            opened.members.push(member);
-            opened.opening.push(tokio::spawn(task));
+            opened.add(member, task);
         }
         opened.wait_for(needed).await?;
         Ok(opened)
@@ -153,10 +151,28 @@ impl Members {
                 .send_replace(State::Open(MemberHandle::of(&store)));
             member
         });
+        let mut opened = Self::none(Spawner::default());
+        opened.members = members.collect();
+        opened
+    }
+
+    fn none(spawner: Spawner) -> Self {
         Self {
-            members: members.collect(),
+            members: Vec::new(),
             opening: Vec::new(),
+            spawner,
         }
+    }
+
+    /// Adds a member, and starts the task that opens it.
+    fn add(&mut self, member: Arc<Member>, opening: impl Future<Output = ()> + Send + 'static) {
+        let (opening, handle) = abortable(opening);
+        // The task ends when the member is open, or with this value.
+        self.spawner.spawn(async move {
+            let _ = opening.await;
+        });
+        self.members.push(member);
+        self.opening.push(handle);
     }
 
     /// Opens second handles on the members, for the calling runtime. Returns when `needed` of them
@@ -165,10 +181,7 @@ impl Members {
     /// # Errors
     /// As [`Members::open`].
     pub async fn reopen(&self, needed: usize) -> Result<Self> {
-        let mut opened = Self {
-            members: Vec::new(),
-            opening: Vec::new(),
-        };
+        let mut opened = Self::none(self.spawner.clone());
         for first in &self.members {
             let (name, url) = (first.name.clone(), first.masked_url.clone());
             let member = Member::new(name, url, Arc::clone(&first.clock));
@@ -183,8 +196,7 @@ impl Members {
                     })
                 }
             });
-            opened.members.push(member);
-            opened.opening.push(tokio::spawn(task));
+            opened.add(member, task);
         }
         opened.wait_for(needed).await?;
         Ok(opened)
@@ -207,18 +219,16 @@ impl Members {
     /// Waits until `needed` members are open, or until so many have failed that `needed` members
     /// cannot be open now.
     async fn wait_for(&self, needed: usize) -> Result<()> {
-        let mut tries = JoinSet::new();
-        for member in &self.members {
-            let member = Arc::clone(member);
-            tries.spawn(async move { member.first_try().await });
-        }
+        let mut tries: FuturesUnordered<_> = self
+            .members
+            .iter()
+            .map(|member| member.first_try())
+            .collect();
         let (mut open, mut failed) = (0, None);
         while open < needed {
-            match tries.join_next().await {
-                Some(Ok(Ok(()))) => open += 1,
-                Some(Ok(Err(error))) => failed = Some(error),
-                // A task that panicked, or the end.
-                Some(Err(_)) => {}
+            match tries.next().await {
+                Some(Ok(())) => open += 1,
+                Some(Err(error)) => failed = Some(error),
                 None => {
                     let none = || Error::new(ErrorKind::Internal, "there are too few members");
                     return Err(failed.unwrap_or_else(none));
@@ -239,12 +249,7 @@ impl Members {
         for task in &self.opening {
             task.abort();
         }
-        let mut closing = JoinSet::new();
-        for member in &self.members {
-            let member = Arc::clone(member);
-            closing.spawn(async move { member.close().await });
-        }
-        closing.join_all().await;
+        join_all(self.members.iter().map(|member| member.close())).await;
     }
 }
 
