@@ -413,6 +413,15 @@ impl Round {
         if self.votes.iter().any(open) || self.agreeing().len() >= self.majority() {
             return None;
         }
+        // A member where somebody else holds the lock may be free soon, and may agree.
+        let busy = self.votes.iter().find_map(|vote| match &vote.answer {
+            Answer::Busy(holder) => Some(holder.clone()),
+            _ => None,
+        });
+        if let Some(holder) = busy {
+            let split = true;
+            return Some(Outcome::Busy { holder, split });
+        }
         let clocks = (0..self.votes.len()).filter_map(|it| Some((self.clock(it)?, it)));
         let ((first, behind), (last, ahead)) = (clocks.clone().min()?, clocks.max()?);
         let by = last - first;
@@ -636,6 +645,24 @@ mod tests {
             }
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn a_wrong_clock_and_a_busy_member_are_no_failure() {
+        let mut round = Round::new(3, MAX_LEASE);
+        round.granted(0, grant(3600 * 1_000_000));
+        round.granted(1, grant(1));
+        // The last holder is still being released at this member.
+        round.busy(2, None);
+        round.marker(0, votes(3600));
+        assert_eq!(
+            round.marker(1, votes(0)),
+            [Step::Release(0), Step::Release(1)]
+        );
+        assert!(matches!(
+            round.outcome(),
+            Some(Outcome::Busy { split: true, .. })
+        ));
     }
 
     #[test]
