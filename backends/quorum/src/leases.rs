@@ -24,7 +24,7 @@ use distlock_core::{
 use futures_util::future::join_all;
 use tokio::sync::mpsc;
 
-use crate::shared::Shared;
+use crate::{admission, shared::Shared};
 
 /// The leases of this process, by the owner of their round.
 #[derive(Debug, Default)]
@@ -66,7 +66,11 @@ struct Unanswered {
 /// The answer of one member to a renewal.
 enum Vote {
     Counts(Duration),
-    Gone(LossReason),
+    Gone {
+        reason: LossReason,
+        /// Whether the member has a marker of this quorum; `false` also if that is not known.
+        is_ours: bool,
+    },
     Failed(Error),
 }
 
@@ -179,18 +183,22 @@ impl Held {
         }
         drop(sender);
         let (mut counted, mut gone, mut failed) = (Vec::new(), Vec::new(), None);
-        let mut unknown = false;
+        let (mut unknown, mut unmarked) = (false, false);
         while let Some((at, vote)) = votes.recv().await {
             match vote {
                 Vote::Counts(valid_for) => counted.push(valid_for),
-                Vote::Gone(reason) => gone.push((at, reason)),
+                Vote::Gone { reason, is_ours } => {
+                    unmarked |= !is_ours;
+                    gone.push((at, reason));
+                }
                 Vote::Failed(error) => {
                     unknown |= !error.did_not_happen();
                     failed = Some(error);
                 }
             }
             if counted.len() >= shared.majority() {
-                let task = Arc::clone(self).win_back(Arc::clone(shared), ttl, gone, votes);
+                let shared_again = Arc::clone(shared);
+                let task = Arc::clone(self).win_back(shared_again, ttl, gone, unmarked, votes);
                 (shared.spawn)(Box::pin(task));
                 return Ok(Renewed::Extended {
                     valid_for: counted.into_iter().min().unwrap_or_default(),
@@ -217,12 +225,19 @@ impl Held {
         shared: Arc<Shared>,
         ttl: Ttl,
         mut gone: Vec<(usize, LossReason)>,
+        mut unmarked: bool,
         mut votes: mpsc::UnboundedReceiver<(usize, Vote)>,
     ) {
         while let Some((at, vote)) = votes.recv().await {
-            if let Vote::Gone(reason) = vote {
+            if let Vote::Gone { reason, is_ours } = vote {
+                unmarked |= !is_ours;
                 gone.push((at, reason));
             }
+        }
+        // A member that came back empty has no marker, and counts for no renewal without one. An
+        // acquire would have the marker written, but perhaps nobody acquires for a long time.
+        if unmarked {
+            admission::readmit(&shared);
         }
         let free = gone
             .into_iter()
@@ -243,10 +258,16 @@ impl Held {
             unanswered.cap()
         };
         match (renewed, ours) {
-            (Ok(Renewed::NotHeld(reason)), _) => Vote::Gone(reason),
+            (Ok(Renewed::NotHeld(reason)), ours) => Vote::Gone {
+                reason,
+                is_ours: ours.unwrap_or(false),
+            },
             (Err(error), _) | (_, Err(error)) => Vote::Failed(error),
             // Another quorum owns the member now, or the member has lost its records.
-            (Ok(Renewed::Extended { .. }), Ok(false)) => Vote::Gone(LossReason::HistoryChanged),
+            (Ok(Renewed::Extended { .. }), Ok(false)) => Vote::Gone {
+                reason: LossReason::HistoryChanged,
+                is_ours: false,
+            },
             (Ok(Renewed::Extended { valid_for, .. }), Ok(true)) => {
                 Vote::Counts(cap.map_or(valid_for, |cap| valid_for.min(cap)))
             }
