@@ -304,15 +304,25 @@ impl DistLock for QuorumLock {
         let told = shared.of_majority(asked).await?;
         let free = told.iter().filter(|it| **it == Forced::NotHeld).count();
         let freed = told.iter().filter(|it| **it == Forced::Released).count();
-        tracing::info!(lock = ?name, members = freed, "the lock was force-released");
         let other = told.iter().filter_map(|it| match it {
             Forced::OtherToken(token) => Some(*token),
             Forced::Released | Forced::NotHeld => None,
         });
-        Ok(match shared.of_lease(other.collect(), told.len()) {
+        let other: Vec<_> = other.collect();
+        let is_other = other.len() >= shared.majority();
+        Ok(match shared.of_lease(other, told.len()) {
             // What a minority still held was no lock.
             _ if free >= shared.majority() => Forced::NotHeld,
-            _ if freed > 0 => Forced::Released,
+            // What was freed elsewhere was the rest of an earlier lease.
+            Some(token) if is_other => Forced::OtherToken(token),
+            _ if freed > 0 => {
+                tracing::info!(
+                    lock = ?name,
+                    members = freed,
+                    "the lock was force-released at this number of members"
+                );
+                Forced::Released
+            }
             Some(token) => Forced::OtherToken(token),
             None => Forced::NotHeld,
         })
