@@ -19,6 +19,9 @@ use distlock_core::{Error, ErrorKind, FencingToken, HolderInfo, Moment, Result};
 
 use crate::marker::{Standing, clock_limit};
 
+/// The longest pause of a caller that waits for members to vote.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
 /// The votes of a round, one for each member.
 #[derive(Debug)]
 pub(crate) struct Round {
@@ -448,7 +451,7 @@ impl Round {
             match waits.clone().min() {
                 Some(left) => format!(
                     "too few members of the quorum may vote: the next may in {} s. A quorum that \
-                     has granted nothing yet votes at once after `distlock quorum init`",
+                     has granted nothing yet votes at once after `distlock quorum init --new`",
                     left.as_secs() + 1
                 ),
                 None => "too few members of the quorum have a marker: `distlock quorum show` says \
@@ -457,7 +460,8 @@ impl Round {
             },
         );
         match waits.min() {
-            Some(left) => error.retry_in(left),
+            // An operator may say in the meantime that the quorum is new.
+            Some(left) => error.retry_in(left.min(ASK_AGAIN)),
             None => error,
         }
     }
