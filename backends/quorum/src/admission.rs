@@ -94,8 +94,8 @@ pub(crate) async fn look_at_all(members: &Members) -> Vec<Result<Look>> {
 }
 
 pub(crate) async fn look(member: &Member) -> Result<Look> {
+    let (handle, sent) = member.begin()?;
     let looking = async {
-        let (handle, sent) = member.begin()?;
         // The epoch before the marker: a member that restarts in between gets a marker with the
         // old epoch, which does not count.
         let epoch = handle.lock.inspect(&LockName::new("quorum")?).await?.epoch;
@@ -234,8 +234,8 @@ pub(crate) fn marker_of(
 
 /// Writes a marker. Returns false when the stored marker is not as expected.
 pub(crate) async fn write(member: &Member, marker: Marker, expect: Expect) -> Result<bool> {
+    let (handle, sent) = member.begin()?;
     let writing = async {
-        let (handle, sent) = member.begin()?;
         let written = handle
             .records
             .put(&Marker::key()?, &marker.stored()?, expect)
