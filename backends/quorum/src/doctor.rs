@@ -1,4 +1,5 @@
-//! `health`: each member's own findings, its marker, its clock, and what the loss of members does.
+//! `health`: what is wrong at each member, its marker and its clock, and what the loss of members
+//! does.
 
 use std::{sync::Arc, time::Duration};
 
@@ -36,30 +37,36 @@ pub(crate) async fn health(shared: &Arc<Shared>) -> Result<Health> {
                 (told.own, told.standing)
             }
             Err(error) => {
-                health.found("member", Verdict::Warn, format!("{name}: {error}"));
+                health.found("member", Verdict::Warn, error.to_string());
                 failed = Some(error);
                 continue;
             }
         };
-        for mut finding in own.findings {
-            finding.detail = format!("{name} ({}): {}", own.server, finding.detail);
-            health.findings.push(finding);
-        }
+        own_findings(&mut health, name, own);
         let (verdict, detail) = match standing {
             Standing::Votes(_) => {
                 voting += 1;
                 (Verdict::Pass, "votes".to_owned())
             }
-            Standing::Waits(left) => (Verdict::Warn, format!("votes in {} s", left.as_secs() + 1)),
+            Standing::Waits(left) => (
+                Verdict::Warn,
+                format!(
+                    "votes in {} s: it may have forgotten locks that are still held",
+                    left.as_secs() + 1
+                ),
+            ),
             Standing::Blank => (
                 Verdict::Warn,
-                "has no marker, and is admitted again".to_owned(),
+                "has no marker, and the next client admits it again".to_owned(),
             ),
             Standing::Restarted => (
                 Verdict::Warn,
-                "lost its locks, and is admitted again".to_owned(),
+                "was restarted or lost its locks, and the next client admits it again".to_owned(),
             ),
-            Standing::Foreign(difference) => (Verdict::Fail, difference.to_owned()),
+            Standing::Foreign(difference) => (
+                Verdict::Fail,
+                format!("does not vote, because its marker does not fit: {difference}"),
+            ),
         };
         health.found("vote", verdict, format!("{name}: {detail}"));
     }
@@ -85,22 +92,46 @@ pub(crate) async fn health(shared: &Arc<Shared>) -> Result<Health> {
         );
         health.found("clocks", verdict, detail);
     }
-    let spare = voting.saturating_sub(shared.majority());
-    let verdict = match (voting >= shared.majority(), spare) {
-        (false, _) => Verdict::Fail,
-        (true, 0) => Verdict::Warn,
-        (true, _) => Verdict::Pass,
-    };
-    let detail = if voting >= shared.majority() {
-        format!("{voting} of {members} members vote; {spare} more may fail before locks stop")
-    } else {
-        format!(
-            "{voting} of {members} members vote, and {} must",
-            shared.majority()
-        )
+    let majority = shared.majority();
+    let (verdict, detail) = match voting.checked_sub(majority) {
+        None => (
+            Verdict::Fail,
+            format!("{voting} of {members} members vote, and {majority} must: no lock is granted"),
+        ),
+        Some(0) => (
+            Verdict::Warn,
+            format!("{voting} of {members} members vote: the loss of one more stops all locks"),
+        ),
+        Some(spare) => (
+            Verdict::Pass,
+            format!(
+                "{voting} of {members} members vote: the loss of {spare} costs nothing, the loss \
+                 of {} stops all locks",
+                spare + 1
+            ),
+        ),
     };
     health.found("majority", verdict, detail);
     Ok(health)
+}
+
+/// Adds what a member says about itself. Its checks that pass are one line: a quorum of seven
+/// members has a hundred of them.
+fn own_findings(health: &mut Health, name: &str, own: Health) {
+    let server = own.server;
+    let (passed, others): (Vec<_>, Vec<_>) = own
+        .findings
+        .into_iter()
+        .partition(|finding| finding.verdict == Verdict::Pass);
+    let checks: Vec<_> = passed.iter().map(|finding| finding.check).collect();
+    if !checks.is_empty() {
+        let detail = format!("{name} ({server}): {}", checks.join(", "));
+        health.found("checks", Verdict::Pass, detail);
+    }
+    for mut finding in others {
+        finding.detail = format!("{name} ({server}): {}", finding.detail);
+        health.findings.push(finding);
+    }
 }
 
 async fn member(shared: &Arc<Shared>, at: usize) -> Result<Told> {
