@@ -2,6 +2,7 @@
 
 use std::{
     os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    path::Path,
     sync::OnceLock,
     time::Duration,
 };
@@ -86,6 +87,16 @@ impl Context {
             config.set_backend(default_store::own_file()?);
         }
         Ok(self.config.get_or_init(|| config))
+    }
+
+    /// The backend of another configuration file.
+    pub(crate) fn backend_in(file: &Path) -> Outcome<Target> {
+        let config = Config::load(file)?;
+        warn_about_permissions(&config);
+        config.backend().cloned().ok_or_else(|| {
+            let problem = format!("{}: there is no table [backend]", path_excerpt(file));
+            Failure::new(code::CONFIG, problem)
+        })
     }
 
     /// Whether `--backend`, `--system` or `--user` names the backend.

@@ -42,9 +42,10 @@ impl MemberReport {
 pub struct MarkerReport {
     /// The id of the quorum.
     pub quorum: Uuid,
-    /// The time until the member votes; zero if it votes. `None`: it does not, because it lost its
-    /// locks after the marker was written, or because the marker is one of other members.
+    /// The time until the member votes; zero if it votes. `None`: it does not, see `difference`.
     pub votes_in: Option<Duration>,
+    /// Why the marker does not count.
+    pub difference: Option<&'static str>,
 }
 
 /// Makes a quorum of blank members that votes at once: the caller says that no locks were granted
@@ -278,8 +279,14 @@ async fn report(members: &Members, config: &QuorumConfig) -> Vec<MemberReport> {
 
 fn told(look: &Look, member: &str, config: &QuorumConfig) -> Option<MarkerReport> {
     let (_, marker) = look.marked.as_ref()?;
-    let digest = config.agreement.digest();
-    let fits = marker.is_of(marker.quorum, digest, member).is_ok();
+    let age = look.age_since_loss();
+    let difference = match marker.is_of(marker.quorum, config.agreement.digest(), member) {
+        Err(difference) => Some(difference),
+        Ok(()) if age.is_none() => {
+            Some("the member was restarted or lost its locks, and the next client admits it again")
+        }
+        Ok(()) => None,
+    };
     let left = |age: Duration| {
         let silence = silence(Duration::from_millis(marker.longest_lease_ms));
         if marker.at_once {
@@ -290,6 +297,7 @@ fn told(look: &Look, member: &str, config: &QuorumConfig) -> Option<MarkerReport
     };
     Some(MarkerReport {
         quorum: marker.quorum,
-        votes_in: look.age_since_loss().filter(|_| fits).map(left),
+        votes_in: age.filter(|_| difference.is_none()).map(left),
+        difference,
     })
 }

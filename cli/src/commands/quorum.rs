@@ -1,8 +1,14 @@
 //! `distlock quorum`: makes a quorum of stores, shows who votes, and changes its members.
 
+use std::{path::PathBuf, time::Duration};
+
 use clap::{Args, Subcommand};
 use comfy_table::{ContentArrangement, Table, presets};
-use distlock::quorum::{self, MemberReport};
+use distlock::{
+    Clock as _, SystemClock, Target,
+    backend::Drivers,
+    quorum::{self, MemberReport},
+};
 use serde_json::json;
 
 use crate::{
@@ -39,10 +45,13 @@ struct Init {
     new: bool,
 }
 
+/// The longest pause between two looks at the members.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+
 const INIT_EXAMPLES: &str = "\
 Examples:
   distlock quorum init --config distlock.toml
-  distlock quorum init --new        # after a first try with other members";
+  distlock quorum init --new        # after a first try without init";
 
 /// Show the marker of each member, and when it votes.
 ///
@@ -57,37 +66,46 @@ Examples:
   until distlock quorum show; do sleep 1; done
 
 JSON fields:
-  name, url, quorum, votes_in_ms (0: votes; null: does not), error, one object
-  a line";
+  name, url, quorum, votes_in_ms (0: votes; null: does not), difference (why
+  the marker does not count), error, one object a line";
 
-/// Give members that have lost their memory a marker again, as clients do by themselves.
+/// Give members that were restarted or lost their memory a marker again.
+///
+/// Clients do the same by themselves. Such a member votes after 1.25 times max_lease. In a rolling
+/// restart, run this with --wait after the restart of each member.
 #[derive(Args, Debug)]
 #[command(after_help = READMIT_EXAMPLES)]
-struct Readmit {}
+struct Readmit {
+    /// End when all members vote
+    #[arg(long)]
+    wait: bool,
+}
 
 const READMIT_EXAMPLES: &str = "\
 Examples:
-  distlock quorum readmit";
+  distlock quorum readmit
+  distlock quorum readmit --wait && restart-the-next-member";
 
-/// Move the quorum to the members and the max_lease of --to.
+/// Move the quorum to other members, or to another max_lease.
 ///
-/// The markers of a majority of the old members are replaced first, so that they grant no more
-/// locks. The new members vote after 1.25 times the longest lease. Clients with the old list end
-/// with exit code 78. After a call that ended early, the same call again completes the move.
+/// The members before are those of --backend or of the configuration. The markers of a majority of
+/// them are replaced first, so that they grant no more locks. The new members vote after 1.25 times
+/// the longest lease, and locks stop until then. Clients with the old list end with exit code 78.
+/// After a call that ended early, the same call again completes the move.
 #[derive(Args, Debug)]
 #[command(after_help = RECONFIGURE_EXAMPLES)]
 struct Reconfigure {
-    /// The URL of the quorum with its new members
-    #[arg(long, value_name = "URL")]
-    to: String,
-    /// The old members that do not answer never come back
+    /// The configuration file with the new members
+    #[arg(long, value_name = "FILE")]
+    to: PathBuf,
+    /// A majority of the members before is lost: those that do not answer never come back
     #[arg(long)]
     force: bool,
 }
 
 const RECONFIGURE_EXAMPLES: &str = "\
 Examples:
-  distlock quorum reconfigure --to 'quorum:?member=a=redis://h1&member=..'";
+  distlock quorum reconfigure --config distlock.toml --to new.toml";
 
 impl Quorum {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
@@ -95,10 +113,25 @@ impl Quorum {
         let registry = drivers::registry();
         let known = registry.drivers();
         let (report, shows) = match self.step {
-            Step::Init(Init { new }) => (quorum::init(target, known, new).await?, false),
+            Step::Init(Init { new }) => {
+                let report = quorum::init(target, known, new).await?;
+                if report.iter().any(|member| waits(member).is_some()) {
+                    output::print_message(
+                        "a member that may have granted locks votes later; if this quorum has \
+                         granted none so far, run `distlock quorum init --new`",
+                    );
+                }
+                (report, false)
+            }
             Step::Show(Show {}) => (quorum::show(target, known).await?, true),
-            Step::Readmit(Readmit {}) => (quorum::readmit(target, known).await?, false),
+            Step::Readmit(Readmit { wait: false }) => {
+                (quorum::readmit(target, known).await?, false)
+            }
+            Step::Readmit(Readmit { wait: true }) => {
+                (readmit_and_wait(target, known).await?, false)
+            }
             Step::Reconfigure(Reconfigure { to, force }) => {
+                let to = Context::backend_in(&to)?;
                 (quorum::reconfigure(target, to, known, force).await?, false)
             }
         };
@@ -112,6 +145,39 @@ impl Quorum {
     }
 }
 
+/// The time until a member votes that does not vote yet.
+fn waits(member: &MemberReport) -> Option<Duration> {
+    let marker = member.marker.as_ref().ok()?.as_ref()?;
+    marker.votes_in.filter(|left| !left.is_zero())
+}
+
+/// Admits members again until all of them vote.
+async fn readmit_and_wait(target: Target, known: &Drivers) -> Outcome<Vec<MemberReport>> {
+    let mut told = false;
+    loop {
+        let report = quorum::readmit(target.clone(), known).await?;
+        let missing = report.iter().filter(|member| !member.votes());
+        let missing: Vec<_> = missing.map(|member| member.name.as_str()).collect();
+        if missing.is_empty() {
+            return Ok(report);
+        }
+        let left = report.iter().filter_map(waits).max();
+        if !told {
+            let when = left.map_or_else(String::new, |left| {
+                format!(" (it takes {} s)", left.as_secs() + 1)
+            });
+            output::print_message(format_args!(
+                "waiting until all members vote{when}: {} not yet",
+                missing.join(", ")
+            ));
+            told = true;
+        }
+        // A member that waits can be restarted meanwhile, and one that is away can come back.
+        let pause = left.unwrap_or(LOOK_AGAIN).min(LOOK_AGAIN);
+        SystemClock.sleep(pause + Duration::from_millis(10)).await;
+    }
+}
+
 fn print(report: &[MemberReport], as_json: bool) -> Outcome<()> {
     if as_json {
         for member in report {
@@ -121,6 +187,7 @@ fn print(report: &[MemberReport], as_json: bool) -> Outcome<()> {
                 "url": member.url,
                 "quorum": marker.map(|marker| marker.quorum),
                 "votes_in_ms": marker.and_then(|marker| marker.votes_in).map(whole_millis),
+                "difference": marker.and_then(|marker| marker.difference),
                 "error": member.marker.as_ref().err().map(ToString::to_string),
             }))?;
         }
@@ -133,13 +200,13 @@ fn print(report: &[MemberReport], as_json: bool) -> Outcome<()> {
         .set_header(["MEMBER", "URL", "QUORUM", "VOTES"]);
     for member in report {
         let (quorum, votes) = match &member.marker {
-            Err(error) => ("-".to_owned(), error.to_string()),
+            Err(error) => ("-".to_owned(), format!("no: {error}")),
             Ok(None) => ("-".to_owned(), "no: it has no marker".to_owned()),
             Ok(Some(marker)) => {
-                let votes = match marker.votes_in {
-                    None => "no: its marker does not fit".to_owned(),
-                    Some(left) if left.is_zero() => "yes".to_owned(),
-                    Some(left) => format!("in {} s", left.as_secs() + 1),
+                let votes = match (marker.votes_in, marker.difference) {
+                    (Some(left), _) if left.is_zero() => "yes".to_owned(),
+                    (Some(left), _) => format!("in {} s", left.as_secs() + 1),
+                    (None, why) => format!("no: {}", why.unwrap_or("its marker does not count")),
                 };
                 (marker.quorum.to_string(), votes)
             }

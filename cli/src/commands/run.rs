@@ -449,7 +449,10 @@ impl Run {
                             describe_holder(held)
                         ));
                     }
-                    None => output::print_message(format_args!("waiting for {name:?}")),
+                    None => output::print_message(format_args!(
+                        "waiting for {name:?}, which nobody holds; `distlock doctor` checks the \
+                         store"
+                    )),
                 },
                 Err(error) => output::print_message(format_args!("waiting for {name:?}: {error}")),
             }
