@@ -1,7 +1,12 @@
-//! The conformance suite on three and five members, and with one member dead from the start.
+//! The conformance suite on three and five members, on members of different products, and with one
+//! member dead from the start.
 
 use distlock_conformance::Subject;
-use distlock_harness::servers::redis::RedisServer;
+use distlock_harness::servers::{
+    mysql::{MySqlServer, Product},
+    postgres::PostgresServer,
+    redis::RedisServer,
+};
 use distlock_quorum::init;
 
 use crate::common::{conforms, drivers, open, redis_servers, url_of, url_of_servers};
@@ -56,4 +61,58 @@ async fn three_servers_of_which_one_is_dead_conform() {
     init(url.as_str(), &drivers(), false).await.unwrap();
     servers[1].kill();
     conform("quorum_redis_with_a_dead_member", url).await;
+}
+
+/// One server of each product.
+struct Mixture {
+    redis: RedisServer,
+    mariadb: MySqlServer,
+    postgres: PostgresServer,
+    url: String,
+}
+
+impl Mixture {
+    /// Starts the servers, and makes a quorum of them.
+    async fn start() -> Self {
+        let redis = RedisServer::start().unwrap();
+        let mariadb = MySqlServer::start(Product::MariaDb).unwrap();
+        // The suite checks the doctor's report, and the harness starts Postgres without syncs.
+        let postgres = PostgresServer::with(&["fsync=on"]).unwrap();
+        let urls = [redis.url(), mariadb.url(), postgres.url()];
+        let url = url_of(urls.iter().map(String::as_str), "60s");
+        init(url.as_str(), &drivers(), false).await.unwrap();
+        Self {
+            redis,
+            mariadb,
+            postgres,
+            url,
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_mariadb_and_postgres_conform() {
+    let mixture = Mixture::start().await;
+    conform("quorum_mixture", mixture.url.clone()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mariadb_and_postgres_conform_while_redis_is_dead() {
+    let mut mixture = Mixture::start().await;
+    mixture.redis.kill();
+    conform("quorum_mixture_without_redis", mixture.url.clone()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_and_postgres_conform_while_mariadb_is_dead() {
+    let mut mixture = Mixture::start().await;
+    mixture.mariadb.kill();
+    conform("quorum_mixture_without_mariadb", mixture.url.clone()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redis_and_mariadb_conform_while_postgres_is_dead() {
+    let mut mixture = Mixture::start().await;
+    mixture.postgres.kill();
+    conform("quorum_mixture_without_postgres", mixture.url.clone()).await;
 }

@@ -6,4 +6,5 @@ mod bad_input;
 mod conformance;
 mod losses;
 mod operator;
+mod regressions;
 mod waiting;
