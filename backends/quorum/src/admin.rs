@@ -139,8 +139,8 @@ pub async fn readmit(target: impl Into<Target>, drivers: &Drivers) -> Result<Vec
 /// after the longest lease that the old ones may have granted.
 ///
 /// The markers of a majority of the old list are replaced before the first marker of the new list
-/// is written: {1, 2} of the old list {1, 2, 3} and {4, 5} of the new list {3, 4, 5} would otherwise
-/// be two quorums at the same time. With `force`, the caller says that the old members which do not
+/// is written: {1, 2} of the old list {1, 2, 3} and {4, 5} of the new list {3, 4, 5} would
+/// otherwise be two quorums at the same time. With `force`, the caller says that the old members which do not
 /// answer never come back.
 ///
 /// # Errors

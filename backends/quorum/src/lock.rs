@@ -83,11 +83,12 @@ pub(crate) fn capabilities(members: &[&Capabilities], max_lease: Duration) -> Ca
     all
 }
 
-/// The number of rounds of one attempt, if nobody gets a majority.
-const ROUNDS: u32 = 5;
+/// The time for which one attempt makes further rounds, if nobody gets a majority. What the rounds
+/// of others have left at the members is released meanwhile.
+const SPLIT: Duration = Duration::from_secs(1);
 
-/// The longest pause between two rounds of one attempt.
-const LONGEST_PAUSE: Duration = Duration::from_millis(25);
+/// The longest pause after the first round of one attempt, and the longest after any round.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(25), Duration::from_millis(100));
 
 /// Tries to take the lock, or extends the lease that the request's owner has already. The rounds
 /// ask the member of the place with that place.
@@ -107,7 +108,9 @@ pub(crate) async fn attempt(
         }
     }
     let mut first = None;
-    for round in 1.. {
+    let until = shared.clock.now() + SPLIT;
+    let (mut pause, longest) = PAUSES;
+    loop {
         let mut asked = request.clone();
         // What an earlier round left at a member must count as busy: its late release would free
         // what this round holds under the same owner.
@@ -125,14 +128,18 @@ pub(crate) async fn attempt(
                 shared.leases.insert(shared, asked, request.owner, token);
                 return Ok(Attempt::Acquired(grant));
             }
-            // Several rounds that ask at the same time can divide the members among them. From the
-            // second round on, all of them ask the same member first, and only one gets it.
-            Outcome::Busy { split: true, .. } if round < ROUNDS => {
-                first = by_rendezvous(shared, &request.name).into_iter().next();
-                shared
-                    .clock
-                    .sleep(LONGEST_PAUSE.mul_f64(fastrand::f64()))
-                    .await;
+            // Several rounds that ask at the same time can divide the members among them. In each
+            // second round, all of them ask the same member first, and only one gets it. The others
+            // ask all members again a little later.
+            Outcome::Busy { split: true, .. } if shared.clock.now() < until => {
+                first = match first {
+                    None => by_rendezvous(shared, &request.name).into_iter().next(),
+                    Some(_) => None,
+                };
+                let least = if first.is_some() { 0.0 } else { 0.5 };
+                let part = least + (1.0 - least) * fastrand::f64();
+                shared.clock.sleep(pause.mul_f64(part)).await;
+                pause = (pause * 2).min(longest);
             }
             Outcome::Busy { holder, .. } => return Ok(Attempt::Busy(holder)),
             Outcome::Failed(error) => return Err(error.on(NAME)),

@@ -10,8 +10,8 @@
 //!   was answered.
 //! - The token of a held round is at most the token that each counted member has confirmed. So each
 //!   later grant of a counted member, and with it each later majority, has a higher token.
-//! - Every member that granted, or that may have granted, is released when the round has failed, and
-//!   none before.
+//! - Every member that granted, or that may have granted, is released when the round has failed,
+//!   and none before.
 
 use std::time::Duration;
 
@@ -41,6 +41,8 @@ struct Vote {
     marker: Option<Result<Standing>>,
     /// Whether a raise is in flight.
     raising: bool,
+    /// Whether the member is not counted before it has answered its request in flight.
+    slow: bool,
 }
 
 /// The answer of a member to the request for the lock.
@@ -84,7 +86,8 @@ pub(crate) enum Outcome {
     Busy {
         /// A holder, if a member told one.
         holder: Option<HolderInfo>,
-        /// Whether a member granted: nobody has a majority, or a release is on its way.
+        /// Whether nobody may have a majority, or a release is on its way: a member granted, or was
+        /// asked alone, and no majority told the same holder.
         split: bool,
     },
     /// So many members failed, or may not vote, that no majority is left.
@@ -111,6 +114,17 @@ pub(crate) enum Step {
     Release(usize),
 }
 
+impl Vote {
+    /// Whether a request to the member is in flight.
+    fn waits(&self) -> bool {
+        match self.answer {
+            Answer::None => true,
+            Answer::Granted(_) => self.marker.is_none() || self.raising,
+            Answer::Busy(_) | Answer::Failed { .. } => false,
+        }
+    }
+}
+
 impl Round {
     pub(crate) fn new(members: usize, max_lease: Duration) -> Self {
         Self {
@@ -133,6 +147,7 @@ impl Round {
     }
 
     pub(crate) fn granted(&mut self, member: usize, granted: Granted) -> Vec<Step> {
+        // A grant of a slow member does not count before its marker was read: both are late.
         self.votes[member].answer = Answer::Granted(granted);
         match self.outcome {
             // The grant came too late. A round that holds the lock keeps it: the member is one more
@@ -153,9 +168,11 @@ impl Round {
         if self.outcome.is_some() {
             return Vec::new();
         }
+        // What the first member has may be the rest of a failed round, or a late grant that was
+        // never a part of a majority. Only more members can tell.
         self.end(Outcome::Busy {
             holder,
-            split: false,
+            split: true,
         })
     }
 
@@ -179,7 +196,9 @@ impl Round {
     }
 
     pub(crate) fn marker(&mut self, member: usize, read: Result<Standing>) -> Vec<Step> {
-        self.votes[member].marker = Some(read);
+        let vote = &mut self.votes[member];
+        vote.marker = Some(read);
+        vote.slow &= vote.raising;
         self.decide()
     }
 
@@ -187,6 +206,7 @@ impl Round {
     pub(crate) fn raised(&mut self, member: usize, result: Result<FencingToken>) -> Vec<Step> {
         let vote = &mut self.votes[member];
         vote.raising = false;
+        vote.slow &= vote.marker.is_none();
         match (result, &mut vote.answer) {
             (Ok(token), Answer::Granted(granted)) => granted.token = granted.token.max(token),
             (Err(error), _) => return self.drop_out(member, error, true),
@@ -195,27 +215,30 @@ impl Round {
         self.decide()
     }
 
-    /// Gives up the members that have not answered a request: with `only_if_spare`, only if a
-    /// majority of others has granted and votes. Otherwise the round is decided afterwards, or
-    /// after the raises that it still needs.
-    pub(crate) fn hurry(&mut self, only_if_spare: bool) -> Vec<Step> {
+    /// Counts others in place of the members that have not answered a request, if a majority of
+    /// others has granted and votes. A slow member that answers may still be counted: if one of the
+    /// others fails now, the round would otherwise fail without need.
+    pub(crate) fn pass_by_slow(&mut self) -> Vec<Step> {
         let ready = (0..self.votes.len()).filter(|&member| {
             self.candidate(member).is_some()
                 && self.clock(member).is_some()
                 && !self.votes[member].raising
         });
-        if only_if_spare && ready.count() < self.majority() {
+        if self.outcome.is_some() || ready.count() < self.majority() {
             return Vec::new();
         }
+        for vote in &mut self.votes {
+            vote.slow = vote.waits();
+        }
+        self.decide()
+    }
+
+    /// Gives up the members that have not answered a request. The round is decided afterwards, or
+    /// after the raises that it still needs.
+    pub(crate) fn give_up_late(&mut self) -> Vec<Step> {
         let mut steps = Vec::new();
         for member in 0..self.votes.len() {
-            let vote = &mut self.votes[member];
-            let waits = match vote.answer {
-                Answer::None => true,
-                Answer::Granted(_) => vote.marker.is_none() || vote.raising,
-                Answer::Busy(_) | Answer::Failed { .. } => false,
-            };
-            if waits && self.outcome.is_none() {
+            if self.votes[member].waits() && self.outcome.is_none() {
                 let problem = "a member did not answer in time";
                 let error = Error::new(ErrorKind::OutcomeUnknown, problem);
                 steps.extend(self.drop_out(member, error, true));
@@ -251,7 +274,9 @@ impl Round {
     fn candidate(&self, member: usize) -> Option<Granted> {
         let vote = &self.votes[member];
         match (&vote.answer, &vote.marker) {
-            (Answer::Granted(granted), None | Some(Ok(Standing::Votes(_)))) => Some(*granted),
+            (Answer::Granted(granted), None | Some(Ok(Standing::Votes(_)))) if !vote.slow => {
+                Some(*granted)
+            }
             _ => None,
         }
     }
@@ -382,26 +407,33 @@ impl Round {
 
     /// The outcome of a round that can no longer get a majority.
     fn no_majority_left(&self) -> Option<Outcome> {
-        let undecided = |member: &usize| {
-            matches!(self.votes[*member].answer, Answer::None) || self.candidate(*member).is_some()
+        let undecided = |vote: &&Vote| match (&vote.answer, &vote.marker) {
+            (Answer::None, _) => true,
+            // Also a slow one.
+            (Answer::Granted(_), marker) => matches!(marker, None | Some(Ok(Standing::Votes(_)))),
+            (Answer::Busy(_) | Answer::Failed { .. }, _) => false,
         };
-        let possible = (0..self.votes.len()).filter(undecided).count();
+        let possible = self.votes.iter().filter(undecided).count();
         if possible >= self.majority() {
             return self.clocks_apart();
         }
-        let (mut holder, mut busy, mut split) = (None, false, false);
+        let (mut holders, mut granted) = (Vec::new(), false);
         for vote in &self.votes {
             match &vote.answer {
-                Answer::Busy(told) => {
-                    busy = true;
-                    holder = holder.or_else(|| told.clone());
-                }
-                Answer::Granted(_) => split = true,
+                Answer::Busy(told) => holders.push(told.as_ref()),
+                Answer::Granted(_) => granted = true,
                 Answer::None | Answer::Failed { .. } => {}
             }
         }
-        if busy {
-            return Some(Outcome::Busy { holder, split });
+        if !holders.is_empty() {
+            // The members of a majority have the same token, because the round of their holder has
+            // raised them to it.
+            let tokens = || holders.iter().filter_map(|holder| holder.as_ref()?.token);
+            let same = |token| tokens().filter(|it| *it == token).count() >= self.majority();
+            return Some(Outcome::Busy {
+                holder: holders.iter().copied().flatten().next().cloned(),
+                split: granted && !tokens().any(same),
+            });
         }
         Some(Outcome::Failed(self.why_not()))
     }
@@ -410,7 +442,7 @@ impl Round {
     fn clocks_apart(&self) -> Option<Outcome> {
         let open = |vote: &Vote| match vote.answer {
             Answer::None => true,
-            Answer::Granted(_) => vote.marker.is_none(),
+            Answer::Granted(_) => vote.marker.is_none() || vote.slow,
             Answer::Busy(_) | Answer::Failed { .. } => false,
         };
         if self.votes.iter().any(open) || self.agreeing().len() >= self.majority() {
@@ -433,14 +465,21 @@ impl Round {
 
     /// The error of a round in which too many members failed.
     fn why_not(&self) -> Error {
-        for vote in &self.votes {
-            match (&vote.answer, &vote.marker) {
-                (Answer::Failed { error, .. }, _) | (_, Some(Err(error))) => {
-                    let problem = "too few members of the quorum answer and may vote";
-                    return Error::new(ErrorKind::Unavailable, problem).caused_by(error.clone());
-                }
-                _ => {}
-            }
+        let errors = self
+            .votes
+            .iter()
+            .filter_map(|vote| match (&vote.answer, &vote.marker) {
+                (Answer::Failed { error, .. }, _) | (_, Some(Err(error))) => Some(error),
+                _ => None,
+            });
+        if let Some(error) = errors.clone().next() {
+            let problem = format!(
+                "too few members of the quorum answer and may vote: {} of {} failed, the first \
+                 with this error",
+                errors.count(),
+                self.votes.len()
+            );
+            return Error::new(ErrorKind::Unavailable, problem).caused_by(error.clone());
         }
         let waits = self.votes.iter().filter_map(|vote| match vote.marker {
             Some(Ok(Standing::Waits(left))) => Some(left),
@@ -610,13 +649,54 @@ mod tests {
         round.granted(0, grant(1));
         round.marker(0, votes(0));
         round.busy(1, None);
-        let steps = round.hurry(false);
+        let steps = round.give_up_late();
         assert!(steps.contains(&Step::Release(0)) && steps.contains(&Step::Release(2)));
         assert!(matches!(
             round.outcome(),
             Some(Outcome::Busy { split: true, .. })
         ));
         assert_eq!(round.granted(2, grant(1)), [Step::Release(2)]);
+    }
+
+    #[test]
+    fn a_slow_member_is_counted_after_all_if_another_one_fails() {
+        let mut round = Round::new(5, MAX_LEASE);
+        // The third member has granted, and its marker is late.
+        for member in 0..3 {
+            round.granted(member, grant(1));
+        }
+        round.marker(0, votes(0));
+        round.marker(1, votes(0));
+        round.granted(3, grant(5));
+        assert_eq!(round.marker(3, votes(0)), []);
+        let raises = round.pass_by_slow();
+        assert_eq!(raises, [Step::Raise(0, token(5)), Step::Raise(1, token(5))]);
+        assert_eq!(round.raised(1, Err(away())), []);
+        assert_eq!(round.failed(4, away()), []);
+        assert!(round.outcome().is_none(), "the third member may still vote");
+        assert_eq!(round.marker(2, votes(0)), [Step::Raise(2, token(5))]);
+        round.raised(0, Ok(token(5)));
+        round.raised(2, Ok(token(5)));
+        assert_eq!(held_token(&round), Some(token(5)));
+    }
+
+    #[test]
+    fn a_majority_with_one_holder_is_no_split() {
+        let holder = |token| {
+            let mut holder = HolderInfo::new("other");
+            holder.token = Some(token);
+            Some(holder)
+        };
+        for (second, is_split) in [(7, false), (8, true)] {
+            let mut round = Round::new(3, MAX_LEASE);
+            round.granted(0, grant(9));
+            round.busy(1, holder(token(7)));
+            assert_eq!(round.busy(2, holder(token(second))), [Step::Release(0)]);
+            match round.outcome() {
+                Some(Outcome::Busy { split, .. }) => assert_eq!(*split, is_split),
+                other => panic!("{other:?}"),
+            }
+        }
     }
 
     #[test]

@@ -24,7 +24,8 @@ use crate::{
 /// it. It passes twice at most: a second time if another member must be raised in its place.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The time after which a member that has not answered is replaced by one that has.
+/// The time after which a member that has not answered is replaced by one that has. The round looks
+/// for such a member again and again, each time after this time.
 const SLOW: Duration = Duration::from_millis(250);
 
 /// A round in progress, shared by its tasks.
@@ -78,12 +79,18 @@ pub(crate) async fn run(
         taken: false,
     };
     let running = &abandon.running;
-    for (patience, only_if_spare) in [(SLOW, true), (PATIENCE, false), (PATIENCE, false)] {
+    let mut give_up = [now + PATIENCE, now + PATIENCE * 2].into_iter().peekable();
+    while let Some(&late) = give_up.peek() {
         let decided = running.decided.notified();
-        if at_most(&*shared.clock, patience, decided).await.is_some() {
+        if at_most(&*shared.clock, SLOW, decided).await.is_some() {
             break;
         }
-        running.note(|round| round.hurry(only_if_spare));
+        if shared.clock.now() < late {
+            running.note(Round::pass_by_slow);
+        } else {
+            running.note(Round::give_up_late);
+            give_up.next();
+        }
     }
     let outcome = running.round.lock().outcome().cloned();
     abandon.taken = outcome.is_some();

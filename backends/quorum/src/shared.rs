@@ -17,7 +17,7 @@ use distlock_core::{
     Forced, Grant, Lease, LockInfo, LockName, Moment, ReleaseOutcome, Renewal, Renewed, Result,
     Ttl, at_most,
 };
-use futures_util::future::join_all;
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
 use uuid::Uuid;
 
 use crate::{
@@ -79,7 +79,17 @@ impl Shared {
         request: impl AsyncFnOnce(MemberHandle) -> Result<T>,
     ) -> Result<T> {
         let member = self.member(at);
-        let (handle, sent) = member.begin()?;
+        let begun = member.begin().or_else(|error| {
+            // While most members are slow, as when this machine stands still for a moment, leaving
+            // them out would fail what a single store would do late.
+            let answer = |member: &&Arc<Member>| member.answers();
+            if self.members.all().iter().filter(answer).count() < self.majority() {
+                member.begin_although_silent()
+            } else {
+                Err(error)
+            }
+        });
+        let (handle, sent) = begun?;
         let answer = request(handle).await;
         if answer.is_ok() {
             sent.answered();
@@ -127,7 +137,8 @@ impl Shared {
         self.ask(at, async |to| to.records.get(&key).await).await
     }
 
-    /// Reads what a member's marker says. `epoch` is that of a grant which the member answered before.
+    /// Reads what a member's marker says. `epoch` is that of a grant which the member answered
+    /// before.
     pub(crate) async fn standing(&self, at: usize, epoch: &Epoch) -> Result<Standing> {
         let member = self.member(at);
         let entry = self.marker(at).await?;
@@ -202,7 +213,8 @@ impl Shared {
         told.get(self.majority().saturating_sub(away + 1)).copied()
     }
 
-    /// The answers of all members that answer within [`LATE`].
+    /// The answers of all members that answer within [`LATE`], and of a majority if that takes
+    /// longer.
     ///
     /// # Errors
     /// The error of a member when no majority answered.
@@ -210,12 +222,20 @@ impl Shared {
         &self,
         asked: impl Iterator<Item = impl Future<Output = Result<T>>>,
     ) -> Result<Vec<T>> {
-        let bounded = asked.map(|one| at_most(&*self.clock, LATE, one));
+        let late = self.clock.now() + LATE;
+        let mut asked: FuturesUnordered<_> = asked.collect();
         let (mut told, mut failed) = (Vec::new(), None);
-        for answer in join_all(bounded).await.into_iter().flatten() {
-            match answer {
-                Ok(answer) => told.push(answer),
-                Err(error) => failed = Some(error),
+        loop {
+            let next = if told.len() < self.majority() {
+                asked.next().await
+            } else {
+                let left = late.since(self.clock.now());
+                at_most(&*self.clock, left, asked.next()).await.flatten()
+            };
+            match next {
+                Some(Ok(answer)) => told.push(answer),
+                Some(Err(error)) => failed = Some(error),
+                None => break,
             }
         }
         if told.len() >= self.majority() {

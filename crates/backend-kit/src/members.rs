@@ -363,6 +363,21 @@ impl Member {
     /// [`ErrorKind::Unavailable`] when the member is not open, or has stopped to answer and a
     /// request to it is in flight; [`ErrorKind::Closed`] after a close.
     pub fn begin(&self) -> Result<(MemberHandle, Sent<'_>)> {
+        self.begin_unless(|traffic| traffic.silent && traffic.in_flight > 0)
+    }
+
+    /// Begins a request also to a member that has stopped to answer.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] when the member is not open; [`ErrorKind::Closed`] after a close.
+    pub fn begin_although_silent(&self) -> Result<(MemberHandle, Sent<'_>)> {
+        self.begin_unless(|_| false)
+    }
+
+    fn begin_unless(
+        &self,
+        refuses: impl FnOnce(&Traffic) -> bool,
+    ) -> Result<(MemberHandle, Sent<'_>)> {
         let handle = match &*self.state.borrow() {
             State::Open(handle) => handle.clone(),
             State::Closed => return Err(self.closed()),
@@ -378,7 +393,7 @@ impl Member {
         } else if now.since(traffic.since) > SILENT_AFTER {
             traffic.silent = true;
         }
-        if traffic.silent && traffic.in_flight > 0 {
+        if refuses(&traffic) {
             let problem = "the member does not answer";
             return Err(self.of_this(Error::new(ErrorKind::Unavailable, problem)));
         }
