@@ -13,16 +13,16 @@ use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Contender, DistLock, Error, ErrorKind, ExpiryClock,
     Fairness, FencingScope, FencingToken, Forced, Grant, HandOver, Health, HolderInfo, Lease,
     LockInfo, LockName, LossReason, OwnerId, Reach, ReleaseOutcome, Renewal, Renewed, Result,
-    TicketStep, Wakeup,
+    TicketStep, Wakeup, at_most,
 };
-
+use futures_util::future::join_all;
 use uuid::Uuid;
 
 use crate::{
     leases,
     round::Outcome,
     run,
-    shared::{NAME, Shared},
+    shared::{LATE, NAME, Shared},
     wait::{Place, QuorumContender},
 };
 
@@ -306,33 +306,46 @@ impl DistLock for QuorumLock {
 
     async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
         let shared = self.shared()?;
-        let asked =
-            (0..shared.members.all().len()).map(|at| shared.force_release(at, name, expected));
-        let told = shared.of_majority(asked).await?;
-        let free = told.iter().filter(|it| **it == Forced::NotHeld).count();
-        let freed = told.iter().filter(|it| **it == Forced::Released).count();
-        let other = told.iter().filter_map(|it| match it {
-            Forced::OtherToken(token) => Some(*token),
-            Forced::Released | Forced::NotHeld => None,
+        let asked = (0..shared.members.all().len()).map(|at| async move {
+            let told = shared.inspect(at, name).await;
+            told.map(|info| (at, info))
         });
-        let other: Vec<_> = other.collect();
-        let is_other = other.len() >= shared.majority();
-        Ok(match shared.of_lease(other, told.len()) {
-            // What a minority still held was no lock.
-            _ if free >= shared.majority() => Forced::NotHeld,
-            // What was freed elsewhere was the rest of an earlier lease.
-            Some(token) if is_other => Forced::OtherToken(token),
-            _ if freed > 0 => {
-                tracing::info!(
-                    lock = ?name,
-                    members = freed,
-                    "the lock was force-released at this number of members"
-                );
-                Forced::Released
-            }
-            Some(token) => Forced::OtherToken(token),
-            None => Forced::NotHeld,
-        })
+        let told = shared.of_majority(asked).await?;
+        let held = told
+            .iter()
+            .filter_map(|(at, info)| Some((*at, info.held.as_ref()?.token?)));
+        let tokens = held.clone().map(|(_, token)| token).collect();
+        let token = shared.of_lease(tokens, told.len());
+        match token {
+            None => return Ok(Forced::NotHeld),
+            Some(token) if token != expected => return Ok(Forced::OtherToken(token)),
+            Some(_) => {}
+        }
+        // A member that granted late, or that the holder has won back, has a higher token than the
+        // lease. So each member is asked to free what it showed; with the token of the lease, such
+        // members would keep the lock, and they can be a majority.
+        let freeing = held.map(|(at, token)| {
+            let one = shared.force_release(at, name, token);
+            at_most(&*shared.clock, LATE, one)
+        });
+        let answers = join_all(freeing).await;
+        let freed = answers
+            .iter()
+            .filter(|it| matches!(it, Some(Ok(Forced::Released))))
+            .count();
+        tracing::info!(
+            lock = ?name,
+            members = freed,
+            "the lock was force-released at this number of members"
+        );
+        if freed > 0 {
+            return Ok(Forced::Released);
+        }
+        match answers.into_iter().flatten().find_map(Result::err) {
+            Some(error) => Err(shared.no_majority(Some(error), true)),
+            // The lock has changed in between.
+            None => Ok(Forced::NotHeld),
+        }
     }
 
     async fn health(&self) -> Result<Health> {
