@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::{
     context::{Context, Sharing},
     drivers,
-    exit::{Outcome, code},
+    exit::{Failure, Outcome, code},
     output::{self, whole_millis},
 };
 
@@ -110,6 +110,14 @@ Examples:
 impl Quorum {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let target = context.target(Sharing::Required)?;
+        if target.scheme().as_deref() != Some("quorum") {
+            let problem = format!(
+                "the store is no quorum but {}: name a configuration file with `url = \"quorum:\"` \
+                 and `members = [..]`, as in `--config distlock.toml`",
+                target.masked_url()
+            );
+            return Err(Failure::new(code::CONFIG, problem));
+        }
         let registry = drivers::registry();
         let known = registry.drivers();
         let (report, shows) = match self.step {
