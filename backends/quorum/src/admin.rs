@@ -236,7 +236,9 @@ pub async fn reconfigure(
         if stored == Some(&expected) {
             continue;
         }
-        if let Some(stored) = stored.filter(|stored| stored.quorum != id) {
+        // A member that has left an earlier quorum counts for nobody, so it can join this one.
+        let belongs = |stored: &&Marker| stored.agreement != Marker::RETIRED && stored.quorum != id;
+        if let Some(stored) = stored.filter(belongs) {
             let problem = format!("it belongs to quorum {}", stored.quorum);
             return Err(member.of_this(Error::new(ErrorKind::InvalidConfig, problem).on(NAME)));
         }
