@@ -481,6 +481,18 @@ impl Round {
             );
             return Error::new(ErrorKind::Unavailable, problem).caused_by(error.clone());
         }
+        // The operator has moved the quorum, or all members were emptied and are another quorum now.
+        let foreign = self.votes.iter().find_map(|vote| match vote.marker {
+            Some(Ok(Standing::Foreign(difference))) => Some(difference),
+            _ => None,
+        });
+        if let Some(difference) = foreign {
+            let problem = format!(
+                "too few members of the quorum may vote, because the marker of one does not fit: \
+                 {difference}. A program that was started before that has to be restarted"
+            );
+            return Error::new(ErrorKind::Unavailable, problem);
+        }
         let waits = self.votes.iter().filter_map(|vote| match vote.marker {
             Some(Ok(Standing::Waits(left))) => Some(left),
             _ => None,
