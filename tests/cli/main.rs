@@ -22,6 +22,7 @@ mod mysql;
 mod no_thread;
 mod other_user;
 mod postgres;
+mod quorum;
 mod quoting;
 mod records;
 mod redis;

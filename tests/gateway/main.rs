@@ -17,6 +17,7 @@
 //! | `machine.rs` | the additional delay of a busy machine, beyond the documented slack |
 //! | `matrix.rs` | the stores over which each scenario runs, and the reasons for exceptions |
 //! | `sqlite.rs`, `servers.rs` | the scenarios over each store |
+//! | `quorum.rs` | locks on a majority of Redis servers, and records in another store |
 //! | `failover.rs` | a store that forgets acknowledged writes |
 //! | `page.rs` | the live page, in a browser |
 //! | `variants.rs` | flows in this process with a planted bug, which the checker must find |
@@ -38,6 +39,7 @@ mod orders;
 mod outside;
 mod page;
 mod profiles;
+mod quorum;
 mod saboteur;
 mod saves;
 mod scenarios;

@@ -27,7 +27,7 @@ pub(crate) async fn fenced(mut world: World) -> Report {
     let token = old.resume_token();
     world.node("n2").wire.black_hole();
     let new = world.log_in(&taken, "new", "n1").await;
-    let store = distlock::open(world.url.as_str()).await.unwrap();
+    let store = world.open().await;
     let locker = store.locker();
     let name = format!("node/{}", world.node_id("n2"));
     let lease = locker.inspect(name.as_str()).await.unwrap();

@@ -72,7 +72,7 @@ pub(crate) async fn strangers(mut world: World) -> Report {
     let answer = http::post(admin, path, "a guess of some length", &sent).await;
     assert!(answer["error"].is_string(), "{answer}");
 
-    let store = distlock::open(world.url.as_str()).await.unwrap();
+    let store = world.open().await;
     let kept = RecordsInbox::new(store.records())
         .claim(&eve)
         .await

@@ -47,7 +47,7 @@ impl World {
         clients: Vec<Client>,
         exercised: &[Invariant],
     ) -> Report {
-        let store = distlock::open(self.url.as_str()).await.unwrap();
+        let store = self.open().await;
         let uids: Vec<_> = self.uids.iter().map(|it| Uid::new(it).unwrap()).collect();
         for uid in &uids {
             wait_until_agreed(&store, uid, &clients).await.unwrap();
@@ -123,11 +123,6 @@ impl World {
             }
         }
         panic!("{uid} cannot log in on {node}: its account is stuck");
-    }
-
-    /// Opens a client of the store for the test itself.
-    pub(crate) async fn open(&self) -> Store {
-        distlock::open(self.url.as_str()).await.unwrap()
     }
 
     /// Reads an account's record from the store.

@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use distlock::backend::sync::Mutex;
-use distlock::{Clock as _, SystemClock};
+use distlock::{Clock as _, Store, SystemClock, Target};
 use distlock_checker::{Fact, History, Rules, Seen, What};
 use distlock_gateway::{TokenKey, mint};
 use distlock_harness::{FaultProxy, Process, Signal, free_port};
@@ -40,6 +40,8 @@ const KEY: &str = "a key that is long enough for HS256";
 pub(crate) struct World {
     pub(crate) name: String,
     pub(crate) url: String,
+    /// The store of the records, if it is another one.
+    records: Option<String>,
     pub(crate) nodes: BTreeMap<String, Node>,
     /// The nodes' intervals, and the promises that follow from them.
     pub(crate) rules: Rules,
@@ -104,6 +106,7 @@ impl World {
         Self {
             name: name.to_owned(),
             url: url.to_owned(),
+            records: None,
             nodes: BTreeMap::new(),
             rules,
             shared: Arc::default(),
@@ -122,6 +125,12 @@ impl World {
     pub(crate) fn set(&mut self, key: &'static str, value: &str) {
         self.settings.retain(|(other, _)| *other != key);
         self.settings.push((key, value.to_owned()));
+    }
+
+    /// Keeps the records in another store than the locks.
+    pub(crate) fn records_in(mut self, url: &str) -> Self {
+        self.records = Some(url.to_owned());
+        self
     }
 
     /// Makes nodes that start later reach the store's servers through proxies of their own.
@@ -229,7 +238,19 @@ impl World {
             .env("DISTLOCK_BACKEND", url)
             .env("HOME", self.home.path())
             .current_dir(self.home.path());
+        if let Some(records) = &self.records {
+            command.env("DISTLOCK_RECORDS", records);
+        }
         command
+    }
+
+    /// Opens a client of the store for the test itself.
+    pub(crate) async fn open(&self) -> Store {
+        let mut target = Target::new(self.url.as_str());
+        if let Some(records) = &self.records {
+            target = target.records_in(records.as_str());
+        }
+        distlock::open(target).await.unwrap()
     }
 
     pub(crate) fn node(&self, node: &str) -> &Node {
