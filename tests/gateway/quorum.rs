@@ -1,6 +1,8 @@
 //! Scenarios with the locks on a majority of three Redis servers and the records in another store.
 //! A server that dies, comes back empty and is admitted again disturbs no login.
 
+use std::time::Duration;
+
 use distlock_checker::{Invariant, Report};
 use distlock_harness::{
     Process,
@@ -13,7 +15,7 @@ use crate::{
     client::Client,
     scenarios::{self, start},
     steps,
-    world::{SOON, World, now_us},
+    world::{SOON, World, now_us, pause},
 };
 
 /// Three servers, and the URL of the quorum.
@@ -48,7 +50,9 @@ impl Members {
 async fn members_restart(mut world: World, mut members: Members) -> Report {
     start(&mut world, &["n1", "n2"]).await;
     let (anna, quiet) = (world.uid("anna"), world.uid("quiet"));
-    let mut last = None;
+    // The leases of the nodes are a second old.
+    pause(Duration::from_secs(1)).await;
+    let mut last = Some(take_turns(&world, &anna, None).await);
     for at in 0..members.servers.len() {
         members.servers[at].kill();
         last = Some(take_turns(&world, &anna, last).await);

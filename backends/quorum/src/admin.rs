@@ -140,8 +140,8 @@ pub async fn readmit(target: impl Into<Target>, drivers: &Drivers) -> Result<Vec
 ///
 /// The markers of a majority of the old list are replaced before the first marker of the new list
 /// is written: {1, 2} of the old list {1, 2, 3} and {4, 5} of the new list {3, 4, 5} would
-/// otherwise be two quorums at the same time. With `force`, the caller says that the old members which do not
-/// answer never come back.
+/// otherwise be two quorums at the same time. With `force`, the caller says that the old members
+/// which do not answer never come back.
 ///
 /// # Errors
 /// [`ErrorKind::Unavailable`] when too few old members answer, or not all of the new ones;

@@ -48,8 +48,11 @@ pub(crate) struct Held {
     request: AcquireRequest,
     asked_by: OwnerId,
     pub(crate) token: FencingToken,
-    /// Whether the lease is being released. A grant that comes afterwards is released.
-    ending: AtomicBool,
+    /// Whether the lease is being released. A grant that comes afterwards is released, also one
+    /// that answers the round.
+    ending: Arc<AtomicBool>,
+    /// The longest TTL that the lease was asked for.
+    longest: Mutex<Ttl>,
     /// The end of the lease at every member, if nobody renews it again.
     over: Mutex<Moment>,
     members: Vec<Mutex<Unanswered>>,
@@ -81,15 +84,17 @@ impl Leases {
         request: AcquireRequest,
         asked_by: OwnerId,
         token: FencingToken,
+        ending: Arc<AtomicBool>,
     ) {
         let now = shared.clock.now();
         let owner = request.owner;
         let held = Arc::new(Held {
+            longest: Mutex::new(request.ttl),
             over: Mutex::new(now + request.ttl.duration() * 2),
             request,
             asked_by,
             token,
-            ending: AtomicBool::new(false),
+            ending,
             members: shared
                 .members
                 .all()
@@ -167,6 +172,10 @@ impl Held {
         let ttl = shared.capped(ttl);
         let now = shared.clock.now();
         {
+            let mut longest = self.longest.lock();
+            *longest = (*longest).max(ttl);
+        }
+        {
             let mut over = self.over.lock();
             *over = (*over).max(now + ttl.duration() * 2);
         }
@@ -243,6 +252,13 @@ impl Held {
             .into_iter()
             .filter(|(_, reason)| *reason != LossReason::TakenOver);
         join_all(free.map(|(at, _)| self.grant_again(&shared, at, ttl))).await;
+    }
+
+    /// Raises the token of a member that the round has not counted to that of the lease.
+    pub(crate) async fn raise(&self, shared: &Shared, at: usize) {
+        // A shorter TTL could end the lease at the member before a renewal that was counted.
+        let ttl = *self.longest.lock();
+        let _ = self.vote(shared, at, ttl).await;
     }
 
     async fn vote(&self, shared: &Shared, at: usize, ttl: Ttl) -> Vote {

@@ -116,7 +116,9 @@ pub(crate) async fn attempt(
         // what this round holds under the same owner.
         asked.owner = OwnerId::new();
         asked.ttl = ttl;
-        match run::run(shared, asked.clone(), first, place.cloned()).await {
+        let ending = Arc::default();
+        let round = run::run(shared, asked.clone(), first, place.cloned(), &ending);
+        match round.await {
             Outcome::Held {
                 token,
                 from,
@@ -125,7 +127,8 @@ pub(crate) async fn attempt(
                 let mut grant = Grant::new(token, shared.epoch(), valid_for);
                 grant.owner = Some(asked.owner);
                 grant.counts_from = Some(from);
-                shared.leases.insert(shared, asked, request.owner, token);
+                let asked_by = request.owner;
+                shared.leases.insert(shared, asked, asked_by, token, ending);
                 return Ok(Attempt::Acquired(grant));
             }
             // Several rounds that ask at the same time can divide the members among them. In each
@@ -175,9 +178,9 @@ fn no_tickets() -> Error {
 fn merged(shared: &Shared, name: &LockName, told: &[LockInfo], answered: usize) -> LockInfo {
     let held: Vec<&HolderInfo> = told.iter().filter_map(|info| info.held.as_ref()).collect();
     let last = told.iter().filter_map(|info| info.last_token).collect();
-    let last = shared.of_lease(last, answered);
-    let tokens = held.iter().filter_map(|holder| holder.token).collect();
-    let token = shared.of_lease(tokens, answered);
+    let last = shared.last_of(last, answered);
+    let tokens: Vec<_> = held.iter().filter_map(|holder| holder.token).collect();
+    let token = shared.of_lease(&tokens, answered);
     let holder = held
         .into_iter()
         .find(|holder| token.is_some() && holder.token == token)
@@ -314,9 +317,8 @@ impl DistLock for QuorumLock {
         let held = told
             .iter()
             .filter_map(|(at, info)| Some((*at, info.held.as_ref()?.token?)));
-        let tokens = held.clone().map(|(_, token)| token).collect();
-        let token = shared.of_lease(tokens, told.len());
-        match token {
+        let tokens: Vec<_> = held.clone().map(|(_, token)| token).collect();
+        match shared.of_lease(&tokens, told.len()) {
             None => return Ok(Forced::NotHeld),
             Some(token) if token != expected => return Ok(Forced::OtherToken(token)),
             Some(_) => {}

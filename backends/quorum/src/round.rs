@@ -142,6 +142,16 @@ impl Round {
         self.outcome.as_ref()
     }
 
+    /// Whether a member has a lower token than the lease that the round got. `None`: the round is
+    /// not decided.
+    pub(crate) fn is_below(&self, member: usize) -> Option<bool> {
+        let outcome = self.outcome.as_ref()?;
+        Some(match (outcome, &self.votes[member].answer) {
+            (Outcome::Held { token, .. }, Answer::Granted(granted)) => granted.token < *token,
+            _ => false,
+        })
+    }
+
     fn majority(&self) -> usize {
         self.votes.len() / 2 + 1
     }
@@ -481,7 +491,7 @@ impl Round {
             );
             return Error::new(ErrorKind::Unavailable, problem).caused_by(error.clone());
         }
-        // The operator has moved the quorum, or all members were emptied and are another quorum now.
+        // The operator has moved the quorum, or all members were emptied and are a new one now.
         let foreign = self.votes.iter().find_map(|vote| match vote.marker {
             Some(Ok(Standing::Foreign(difference))) => Some(difference),
             _ => None,

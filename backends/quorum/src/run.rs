@@ -4,7 +4,13 @@
 //! answer still finds the round: a grant that comes after a failed round is released by the task
 //! that receives it.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use distlock_core::{
     AcquireRequest, Attempt, Error, ErrorKind, FencingToken, Lease, Moment, Renewal, Renewed,
@@ -34,6 +40,8 @@ struct Running {
     request: AcquireRequest,
     /// The member that is asked before the others.
     first: Option<usize>,
+    /// Whether the lease that the round got is being released.
+    ending: Arc<AtomicBool>,
     round: Mutex<Round>,
     decided: Notify,
     /// The moment at which every lease of this round has ended.
@@ -49,7 +57,8 @@ struct AbandonOnDrop {
 
 /// Runs one round. The request has an owner of its own and a TTL of at most the longest lease. All
 /// members are asked at once; with a `first` member, the others are asked only after its answer,
-/// unless the lock is busy there. The member of the `place` is asked with that place.
+/// unless the lock is busy there. The member of the `place` is asked with that place. `ending` says
+/// later whether the lease that the round got is being released.
 ///
 /// # Cancel safety
 /// Safe: a round that is dropped is given up, and what was granted is released in the background.
@@ -58,6 +67,7 @@ pub(crate) async fn run(
     request: AcquireRequest,
     first: Option<usize>,
     place: Option<Place>,
+    ending: &Arc<AtomicBool>,
 ) -> Outcome {
     let members = shared.members.all().len();
     let now = shared.clock.now();
@@ -67,6 +77,7 @@ pub(crate) async fn run(
         // The last grant may reach a member late, at the end of a request timeout.
         over: now + request.ttl.duration() * 2,
         first,
+        ending: Arc::clone(ending),
         shared: Arc::clone(shared),
         request,
     });
@@ -146,6 +157,19 @@ impl Running {
         }
         // The waiter may have gone away, and its place ends with the last that has it.
         drop(place);
+        let may_hold = match &answer {
+            Ok(Attempt::Acquired(_)) => true,
+            Ok(Attempt::Busy(_)) => false,
+            Err(error) => !error.did_not_happen(),
+        };
+        // A short lease can be over before a slow member has answered. Its release may have passed
+        // the member before the grant.
+        if may_hold && self.ending.load(Ordering::SeqCst) {
+            return self
+                .shared
+                .release_until(at, &self.lease(), self.over)
+                .await;
+        }
         let grant = match answer {
             Ok(Attempt::Acquired(grant)) => grant,
             Ok(Attempt::Busy(holder)) => return self.note(|round| round.busy(at, holder)),
@@ -164,6 +188,23 @@ impl Running {
             admission::readmit(&self.shared);
         }
         self.note(|round| round.marker(at, standing));
+        let below = self.round.lock().is_below(at);
+        if below != Some(false) {
+            self.raise_later(at).await;
+        }
+    }
+
+    /// Raises the token of a member that is not counted to that of the lease, if the lease lasts
+    /// for a moment. Until then, an inspection without one of the counted members cannot tell which
+    /// token is that of the lease.
+    async fn raise_later(&self, at: usize) {
+        self.shared.clock.sleep(SLOW).await;
+        let below = self.round.lock().is_below(at);
+        if below == Some(true)
+            && let Some(held) = self.shared.leases.of(self.request.owner)
+        {
+            held.raise(&self.shared, at).await;
+        }
     }
 
     async fn raise(self: Arc<Self>, at: usize, token: FencingToken) {

@@ -200,10 +200,25 @@ impl Shared {
     }
 
     /// The token of the lease, from the tokens that the members tell; `answered` is the number of
-    /// members that answered at all. A majority has the token of the lease. The others may have
-    /// granted after the round was decided, with a lower token or with a higher one. A member that
-    /// did not answer may be one of the majority.
-    pub(crate) fn of_lease(
+    /// members that answered at all. A majority has the token of the lease, but a member that did
+    /// not answer may be one of it.
+    ///
+    /// The other members granted after the round was decided. A lower token is raised to that of
+    /// the lease a moment later, and a higher one stays. So of tokens that equally many members
+    /// tell, the lowest is that of the lease.
+    pub(crate) fn of_lease(&self, told: &[FencingToken], answered: usize) -> Option<FencingToken> {
+        let away = self.members.all().len() - answered;
+        if told.len() + away < self.majority() {
+            return None;
+        }
+        let count = |token| told.iter().filter(|&&it| it == token).count();
+        let order = |&token: &FencingToken| (count(token), Reverse(token));
+        told.iter().copied().max_by_key(order)
+    }
+
+    /// The highest token that a majority may have reached, from the last tokens of a name that the
+    /// members tell.
+    pub(crate) fn last_of(
         &self,
         mut told: Vec<FencingToken>,
         answered: usize,

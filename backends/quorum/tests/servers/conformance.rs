@@ -65,8 +65,8 @@ async fn three_servers_of_which_one_is_dead_conform() {
 
 /// One server of each product.
 struct Mixture {
-    redis: RedisServer,
-    mariadb: MySqlServer,
+    _redis: RedisServer,
+    _mariadb: MySqlServer,
     postgres: PostgresServer,
     url: String,
 }
@@ -82,8 +82,8 @@ impl Mixture {
         let url = url_of(urls.iter().map(String::as_str), "60s");
         init(url.as_str(), &drivers(), false).await.unwrap();
         Self {
-            redis,
-            mariadb,
+            _redis: redis,
+            _mariadb: mariadb,
             postgres,
             url,
         }

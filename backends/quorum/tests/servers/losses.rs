@@ -97,3 +97,32 @@ async fn a_member_that_came_back_empty_is_silent_until_forgotten_leases_are_over
     one.close().await;
     two.close().await;
 }
+
+/// The members that granted after the round was decided have other tokens than the lease.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_inspection_without_a_member_tells_the_token_of_the_lease() {
+    for lost in 0..3 {
+        let mut servers = redis_servers(3);
+        let url = url_of_servers(&servers, "30s");
+        init(url.as_str(), &drivers(), false).await.unwrap();
+        let (one, two) = (open(&url).await.unwrap(), open(&url).await.unwrap());
+        let (holder, other) = (one.locker(), two.locker());
+        let mut held = Vec::new();
+        for at in 0..20 {
+            let name = format!("inspected-{at}");
+            let lock = holder.lock(&name).ttl(Duration::from_secs(30));
+            held.push((name, lock.acquire().await.unwrap()));
+        }
+        SystemClock.sleep(Duration::from_secs(1)).await;
+        servers[lost].kill();
+        for (name, guard) in &held {
+            let told = other.inspect(name.as_str()).await.unwrap().held.unwrap();
+            assert_eq!(told.token, Some(guard.token()), "without member {lost}");
+        }
+        for (_, guard) in held {
+            assert!(guard.release().await.is_clean());
+        }
+        one.close().await;
+        two.close().await;
+    }
+}
