@@ -24,7 +24,21 @@ fn assert_good(output: &Output) -> String {
 
 #[test]
 fn every_promise_is_kept_on_fixed_seeds() {
-    assert_good(&simulate(&["--seeds", "500", "--seed", FIXED]));
+    assert_good(&simulate(&[
+        "--parts",
+        "engine,batcher",
+        "--seeds",
+        "500",
+        "--seed",
+        FIXED,
+    ]));
+}
+
+#[test]
+fn every_promise_of_a_quorum_is_kept_on_fixed_seeds() {
+    assert_good(&simulate(&[
+        "--parts", "quorum", "--seeds", "150", "--seed", FIXED,
+    ]));
 }
 
 #[test]
@@ -36,7 +50,7 @@ fn every_promise_is_kept_on_fresh_seeds() {
 fn planted_bugs_are_caught() {
     let said = assert_good(&simulate(&["--planted", "--seed", FIXED]));
     let caught = said.lines().filter(|it| it.starts_with("caught")).count();
-    assert!(caught >= 19, "{said}");
+    assert!(caught >= 26, "{said}");
 }
 
 /// Another process has other hash keys for its tables, and must still make the same history.

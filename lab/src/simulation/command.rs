@@ -11,20 +11,21 @@ use std::{
 };
 
 use anyhow::{Result, anyhow};
-use clap::ValueEnum as _;
+use clap::ValueEnum;
 use distlock::{Clock as _, SystemClock};
 
 use super::{
     planted_bugs::{EngineBug, Variant},
     promise::SeedResult,
-    run::{run_batcher_seed, run_seed},
+    run::{run_batcher_seed, run_quorum_seed, run_seed},
 };
 use crate::report::{self, PlantedBugResult, PlantedBugs, SimulationFigures};
 
 /// Run the engine in simulated time, one seed after another.
 ///
 /// Each seed is a few processes that compete for locks of the in-memory store, over a network that
-/// loses, delays and repeats requests, and a batcher alone. All promises are checked after every
+/// loses, delays and repeats requests; a batcher alone; and such processes that compete for a lock
+/// of a quorum, whose members forget. All promises are checked after every
 /// step. Exit code 1 means that a promise was broken; the command that repeats the run is printed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -39,6 +40,16 @@ pub(crate) struct SimulateOptions {
     /// The first seed (default: drawn, and printed)
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
+    /// The parts to run: the engine on one store, the batcher alone, and the engine on a quorum of
+    /// stores
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        value_name = "PARTS",
+        default_values_t = [SimulatedPart::Engine, SimulatedPart::Batcher, SimulatedPart::Quorum]
+    )]
+    parts: Vec<SimulatedPart>,
     /// Plant each known bug, and check that it is found
     #[arg(long)]
     planted: bool,
@@ -57,6 +68,25 @@ pub(crate) struct SimulateOptions {
     /// Add the results to the report in this folder
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+}
+
+/// A part of a simulation.
+#[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
+enum SimulatedPart {
+    Engine,
+    Batcher,
+    Quorum,
+}
+
+impl SimulatedPart {
+    fn run(self, seed: u64, trace: bool) -> Result<SeedResult> {
+        let run = match self {
+            Self::Engine => run_seed,
+            Self::Batcher => run_batcher_seed,
+            Self::Quorum => run_quorum_seed,
+        };
+        run(seed, Variant::Honest, trace)
+    }
 }
 
 /// Number of seeds that are tried for one bug before it counts as missed.
@@ -98,7 +128,7 @@ fn run_seeds(simulate: &SimulateOptions, first: u64) -> Result<bool> {
     let begun = SystemClock.now();
     let range = first..first.saturating_add(simulate.seeds);
     let sum = Totals::default();
-    let failed = run_all(range, simulate.trace, &sum)?;
+    let failed = run_all(range, &simulate.parts, simulate.trace, &sum)?;
     let took = SystemClock.now().since(begun).as_secs_f64();
     let Totals { seeds, steps, hash } = sum;
     let (seeds, steps, hash) = (seeds.into_inner(), steps.into_inner(), hash.into_inner());
@@ -143,7 +173,12 @@ fn run_seeds(simulate: &SimulateOptions, first: u64) -> Result<bool> {
 
 /// Runs all seeds on as many threads as there are processors, and returns the failure with the
 /// lowest seed. No thread starts a new seed after a failure.
-fn run_all(range: Range<u64>, trace: bool, sum: &Totals) -> Result<Option<FailedSeed>> {
+fn run_all(
+    range: Range<u64>,
+    parts: &[SimulatedPart],
+    trace: bool,
+    sum: &Totals,
+) -> Result<Option<FailedSeed>> {
     let next = AtomicU64::new(range.start);
     let work = || -> Result<Option<FailedSeed>> {
         loop {
@@ -152,8 +187,8 @@ fn run_all(range: Range<u64>, trace: bool, sum: &Totals) -> Result<Option<Failed
                 return Ok(None);
             }
             sum.seeds.fetch_add(1, Ordering::Relaxed);
-            for part in [run_seed, run_batcher_seed] {
-                let outcome = part(seed, Variant::Honest, trace)?;
+            for part in parts {
+                let outcome = part.run(seed, trace)?;
                 sum.steps.fetch_add(outcome.steps, Ordering::Relaxed);
                 sum.hash.fetch_add(outcome.hash, Ordering::Relaxed);
                 if outcome.broken.is_some() {
@@ -238,7 +273,12 @@ fn run_planted(simulate: &SimulateOptions, seed: u64) -> Result<bool> {
 
 /// Looks for a bug, and judges its twin on each seed that was tried.
 fn find_bug_and_judge_twins(bug: EngineBug, first: u64, trace: bool) -> Result<PlantedBugResult> {
-    let mut result = PlantedBugResult::of(&bug, "memory".into(), first);
+    let store = if bug.is_in_the_quorum() {
+        "quorum"
+    } else {
+        "memory"
+    };
+    let mut result = PlantedBugResult::of(&bug, store.into(), first);
     (result.effort, result.found) = find_bug(bug, first, trace)?;
     result.seed = first.saturating_add(result.effort - 1);
     result.twin_is_clean = true;

@@ -2,17 +2,23 @@
 
 use std::{sync::Arc, time::Duration};
 
+use fastrand::Rng;
+
 use super::{
     executor::Owner,
     promise::SimulationPromise,
-    setting::{LONGEST_TTL, REQUEST_TIMEOUT},
+    quorum,
+    setting::{LONGEST_TTL, QuorumSetting, REQUEST_TIMEOUT},
+    trace::About,
     worker,
-    world::{SimulationPhase, World},
+    world::{Outages, SimulationPhase, World},
 };
 
 /// Time-out for the roll call: a request that is never answered, the lease that it takes, the bound
 /// of a step, and a pause for each killed process in the store queue.
 const ROLL_CALL_TIMEOUT: Duration = Duration::from_secs(6 + 3 + 5 + 4);
+/// Time-out for the move of a quorum after the last fault.
+const MOVE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time-out for the turns without faults.
 const CALM_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time that background work gets after the last turn.
@@ -24,11 +30,32 @@ const CHECK_PAUSE: Duration = Duration::from_millis(50);
 
 /// Runs one run to its end.
 pub(super) async fn run_course(world: Arc<World>) {
+    if let Some(quorum) = &world.setting.quorum {
+        if quorum.made {
+            quorum::make(&world).await;
+        }
+        (0..world.setting.processes).for_each(|_| worker::start_process(&world));
+    }
     run_fault_phase(&world).await;
+    if world
+        .setting
+        .quorum
+        .as_ref()
+        .is_some_and(QuorumSetting::moves)
+    {
+        wait_until(&world, MOVE_TIMEOUT, World::is_moved).await;
+        // Their locks are in stores that are no quorum any more.
+        for process in world.outdated_processes() {
+            replace_process(&world, process);
+        }
+    }
     let healed = world.now();
     world.phase.send_replace(SimulationPhase::RollCall);
     let tasks = living_tasks(&world);
-    let all_here = wait_until(&world, ROLL_CALL_TIMEOUT, |world| {
+    let silence = world.setting.quorum.as_ref().map(QuorumSetting::silence);
+    // A member that has forgotten may be noticed late.
+    let at_most = ROLL_CALL_TIMEOUT + silence.unwrap_or_default() * 2;
+    let all_here = wait_until(&world, at_most, |world| {
         world.counts.lock().present == tasks
     })
     .await;
@@ -88,6 +115,24 @@ fn record_stuck_tasks(world: &World, when: &str) {
 /// Injects faults at random times, and heals all of them at the end of the phase.
 async fn run_fault_phase(world: &Arc<World>) {
     let end = world.now() + world.setting.fault_time;
+    if world
+        .setting
+        .quorum
+        .as_ref()
+        .is_some_and(QuorumSetting::moves)
+    {
+        let after = world.draw(|random| random.u64(500..=5_000));
+        let moving = Arc::clone(world);
+        world.spawner.spawn(Owner::Course, "move", async move {
+            moving.time.sleep(Duration::from_millis(after)).await;
+            quorum::move_to_others(&moving).await;
+            add_trace_line(&moving, "the quorum is moved");
+            moving.record_moved();
+            if moving.is_fault_phase() {
+                worker::start_process(&moving);
+            }
+        });
+    }
     loop {
         let pause = world.draw(|random| random.u64(20..=800));
         let left = end.saturating_sub(world.now());
@@ -101,7 +146,12 @@ async fn run_fault_phase(world: &Arc<World>) {
         inject_fault(world);
     }
     add_trace_line(world, "the last fault is over");
-    world.change_outages(|outages| *outages = Default::default());
+    world.change_outages(|outages| {
+        *outages = Outages {
+            over: true,
+            ..Outages::default()
+        };
+    });
     let now = world.now();
     let mut judge = world.judge.lock();
     judge.processes.iter_mut().for_each(|it| it.resume(now));
@@ -113,13 +163,20 @@ type InjectFault = fn(&Arc<World>);
 /// Injects a random fault, if the setting has that kind.
 fn inject_fault(world: &Arc<World>) {
     let setting = &world.setting;
-    let kinds: [(bool, InjectFault); 5] = [
+    let mut kinds: Vec<(bool, InjectFault)> = vec![
         (setting.pauses, pause_process),
         (setting.kills, kill_process),
         (setting.cuts, cut_process_off),
         (setting.outages, start_outage),
         (setting.forced, force_release_random_lock),
     ];
+    if let Some(quorum) = &setting.quorum {
+        kinds.extend([
+            (quorum.forgets, (|world| world.forget()) as InjectFault),
+            (setting.cuts, cut_link),
+            (setting.outages, cut_store_off),
+        ]);
+    }
     let (wanted, inject) = kinds[world.draw(|random| random.usize(0..kinds.len()))];
     if wanted {
         inject(world);
@@ -179,13 +236,13 @@ fn kill_process(world: &Arc<World>) {
         return;
     };
     world.add_trace_line(Owner::Process(process), "is killed", None, None, None);
+    replace_process(world, process);
+}
+
+/// Ends a process, and starts another one in its place.
+fn replace_process(world: &Arc<World>, process: usize) {
     world.judge.lock().processes[process].alive = false;
-    if let Err(error) = worker::start_process(world) {
-        world
-            .judge
-            .lock()
-            .record_breach(SimulationPromise::Recovery, format!("{error:#}"));
-    }
+    worker::start_process(world);
 }
 
 /// Cuts a random process off from the store for a while.
@@ -200,6 +257,36 @@ fn cut_process_off(world: &Arc<World>) {
     });
 }
 
+/// Cuts a random process off from one store for a while.
+fn cut_link(world: &Arc<World>) {
+    let Some(process) = random_process(world) else {
+        return;
+    };
+    let link = (
+        process,
+        world.draw(|random| random.usize(0..world.stores.len())),
+    );
+    let about = About {
+        store: Some(link.1),
+        ..About::default()
+    };
+    world.add_trace_line_about(Owner::Process(process), "loses its way to", about);
+    world.change_outages(|outages| outages.links.push(link));
+    end_later(world, 5_000, move |world| {
+        world.change_outages(|outages| outages.links.retain(|it| *it != link));
+    });
+}
+
+/// Cuts one store off from everybody for a while.
+fn cut_store_off(world: &Arc<World>) {
+    let store = world.draw(|random| random.usize(0..world.stores.len()));
+    world.add_store_line("nobody reaches", store);
+    world.change_outages(|outages| outages.away.push(store));
+    end_later(world, 5_000, move |world| {
+        world.change_outages(|outages| outages.away.retain(|it| *it != store));
+    });
+}
+
 /// Cuts all processes off from the store for a while.
 fn start_outage(world: &Arc<World>) {
     add_trace_line(world, "the store is away");
@@ -209,10 +296,14 @@ fn start_outage(world: &Arc<World>) {
     });
 }
 
-/// Force-releases a random lock.
+/// Force-releases a random lock, at some of the stores if there are several.
 fn force_release_random_lock(world: &Arc<World>) {
     let lock = world.draw(|random| random.usize(0..world.setting.locks));
-    world.force_release_lock(lock);
+    for store in 0..world.stores.len() {
+        if world.stores.len() == 1 || world.draw(Rng::bool) {
+            world.force_release_lock(store, lock);
+        }
+    }
 }
 
 /// Checks that no lock is held or wanted, in the processes or at the store.
@@ -226,7 +317,7 @@ fn check_no_lock_is_wanted(world: &World) {
             judge.record_breach(SimulationPromise::NothingLeft, detail);
         }
     }
-    for (process, locker) in lockers.iter().enumerate() {
+    for (process, locker) in lockers {
         let shown = format!("{locker:?}");
         if judge.processes[process].alive && !shown.contains("held_or_wanted: 0") {
             judge.record_breach(
@@ -240,7 +331,7 @@ fn check_no_lock_is_wanted(world: &World) {
 /// Closes the locker of each living process, and checks the bound of `close`.
 async fn close_lockers(world: &Arc<World>) {
     let lockers = world.lockers.lock().clone();
-    for (process, locker) in lockers.into_iter().enumerate() {
+    for (process, locker) in lockers {
         if world.judge.lock().processes[process].alive {
             let begun = world.now();
             locker.close().await;

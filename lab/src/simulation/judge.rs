@@ -9,7 +9,10 @@ use std::{
 use distlock::{Error, LockWatch, LossReason, Released, Renew};
 
 use super::{
-    observed::{CallState, HeldGuard, ObservedCall, ObservedLock, SimulatedProcess, StoredHolder},
+    observed::{
+        CallState, HeldGuard, ObservedCall, ObservedLock, ObservedMember, SimulatedProcess,
+        StoredHolder,
+    },
     promise::{Breach, SimulationPromise},
 };
 
@@ -39,16 +42,29 @@ pub(super) struct Judge {
     calm_since: Option<Duration>,
     /// Whether the store decides the order in which tasks of a process are served.
     store_orders: bool,
+    /// The last error of a call, or of a process that starts.
+    last_error: String,
+    /// The number of members that are a majority, if the locks are in a quorum.
+    majority: Option<usize>,
 }
 
 impl Judge {
     /// Creates a judge that has observed nothing.
-    pub(super) fn new(locks: usize, store_orders: bool) -> Self {
+    pub(super) fn new(
+        locks: usize,
+        stores: usize,
+        majority: Option<usize>,
+        store_orders: bool,
+    ) -> Self {
         let mut judge = Self {
             store_orders,
+            majority,
             ..Self::default()
         };
-        judge.locks.resize_with(locks, ObservedLock::default);
+        judge.locks.resize_with(locks, || ObservedLock {
+            members: vec![ObservedMember::default(); stores],
+            ..ObservedLock::default()
+        });
         judge
     }
 
@@ -119,15 +135,19 @@ impl Judge {
         let token = watch.token().get();
         let at = &mut self.locks[lock];
         let grant = at.grants.get(&token).copied();
-        let forced = at.forced.contains(&token);
+        let forced = at.forced.contains(&token) || at.forced_calls.contains(&call);
         let before = at.last_held;
         at.last_held = before.max(token);
-        match grant {
-            Some((_, to)) if to == call => {}
-            granted => {
+        let wrong = match (self.majority, grant) {
+            (Some(majority), _) => at.wrong_grant(majority, call, token),
+            (None, Some((_, to))) if to == call => None,
+            (None, granted) => {
                 let detail = format!("call {call} got the grant {granted:?}");
-                self.record_breach(SimulationPromise::OwnAnswer, detail);
+                Some((SimulationPromise::OwnAnswer, detail))
             }
+        };
+        if let Some((promise, detail)) = wrong {
+            self.record_breach(promise, detail);
         }
         // A grant that was force-released before its caller knew of it may arrive late.
         if before >= token && !forced {
@@ -197,6 +217,7 @@ impl Judge {
 
     /// Records that a call failed for another reason than its time-out.
     pub(super) fn record_failed(&mut self, call: u64, error: &Error) {
+        self.last_error = error.to_string();
         let began = self.calls.get(&call).map(|call| call.began);
         if self.calm_since.is_some_and(|calm| began > Some(calm)) {
             self.record_breach(
@@ -204,6 +225,11 @@ impl Judge {
                 format!("call {call}: {error}"),
             );
         }
+    }
+
+    /// Records that a process could not open its store.
+    pub(super) fn record_open_failed(&mut self, error: &Error) {
+        self.last_error = error.to_string();
     }
 
     /// Records that the tasks that wait for a guard's end got notice of a loss.
@@ -225,11 +251,7 @@ impl Judge {
     /// Records the holder of a lock at the store after a request.
     pub(super) fn record_stored(&mut self, now: Duration, lock: usize, row: Option<StoredHolder>) {
         let at = &mut self.locks[lock];
-        let before = at.row;
-        if row.is_none() && before.is_some() {
-            at.freed = at.free_since(now).unwrap_or(now);
-        }
-        at.row = row;
+        let before = at.set_row(now, row);
         let Some(row) = row.filter(|row| before.is_none_or(|it| it.token != row.token)) else {
             return;
         };
@@ -255,12 +277,68 @@ impl Judge {
         }
     }
 
-    /// Records a forced release of a lock.
-    pub(super) fn record_forced(&mut self, lock: usize, token: u64) {
-        self.locks[lock].forced.insert(token);
-        let all = self.guards.values_mut();
-        for held in all.filter(|it| it.lock == lock && it.token == token) {
-            held.forced = true;
+    /// Records the holder of a lock at one member of a quorum after a request.
+    pub(super) fn record_member(
+        &mut self,
+        now: Duration,
+        lock: usize,
+        member: usize,
+        row: Option<StoredHolder>,
+        what: &'static str,
+    ) {
+        let Some(majority) = self.majority else {
+            return;
+        };
+        let at = &mut self.locks[lock];
+        let seen = &mut at.members[member];
+        let before = std::mem::replace(&mut seen.row, row);
+        if let Some(row) = row {
+            let is_new = before.is_none_or(|it| (it.call, it.token) != (row.call, row.token));
+            if is_new && matches!(what, "acquire" | "attempt") {
+                seen.granted.insert((row.call, row.token));
+            }
+            if now >= seen.silent_until {
+                let confirmed = seen.confirmed.entry(row.call).or_default();
+                *confirmed = row.token.max(*confirmed);
+            }
+        }
+        let holder = at.majority_holder(now, majority);
+        at.set_row(now, holder);
+    }
+
+    /// Records that a member of a quorum has lost its locks, and may not vote until `silent_until`.
+    pub(super) fn record_forgotten(
+        &mut self,
+        now: Duration,
+        member: usize,
+        silent_until: Duration,
+    ) {
+        let Some(majority) = self.majority else {
+            return;
+        };
+        for at in &mut self.locks {
+            let seen = &mut at.members[member];
+            seen.forgotten.extend(seen.row.take());
+            seen.silent_until = silent_until;
+            let holder = at.majority_holder(now, majority);
+            at.set_row(now, holder);
+        }
+    }
+
+    /// Records a forced release of a lock at one store.
+    pub(super) fn record_forced(&mut self, lock: usize, row: StoredHolder) {
+        let at = &mut self.locks[lock];
+        let of_quorum = self.majority.is_some();
+        if of_quorum {
+            at.forced_calls.insert(row.call);
+        } else {
+            at.forced.insert(row.token);
+        }
+        for (call, held) in self.guards.iter_mut().filter(|(_, it)| it.lock == lock) {
+            held.forced |= match of_quorum {
+                true => *call == row.call,
+                false => held.token == row.token,
+            };
         }
     }
 
@@ -293,6 +371,20 @@ impl Judge {
             }
             holders.push((held.lock, *call));
             let believes = now + process.clock.true_span(left);
+            if let Some(majority) = self.majority {
+                let at = &self.locks[held.lock];
+                let keep = at.members.iter();
+                let keep = keep.filter(|it| it.keeps(*call, held.token, believes));
+                if keep.count() < majority && wrong.is_none() {
+                    let detail = format!(
+                        "call {call} trusts its lease of lock {} until {believes:?}, and no \
+                         majority keeps it so long",
+                        held.lock
+                    );
+                    wrong = Some((SimulationPromise::Belief, detail));
+                }
+                continue;
+            }
             let expires = match self.locks[held.lock].row {
                 Some(row) if row.token == held.token => row.expires,
                 _ => Duration::ZERO,
@@ -358,7 +450,7 @@ impl Judge {
         }
     }
 
-    /// Describes the calls that still ask or hold, in processes that are alive.
+    /// Describes the calls that still ask or hold, in processes that are alive, and the last error.
     pub(super) fn busy_calls(&self) -> Vec<String> {
         let calls = self.calls.iter().filter(|(_, call)| {
             !matches!(call.state, CallState::Ended(_)) && self.processes[call.process].alive
@@ -375,6 +467,7 @@ impl Judge {
                     call.process, call.lock
                 )
             })
+            .chain([format!("the last error was {:?}", self.last_error)])
             .collect()
     }
 }

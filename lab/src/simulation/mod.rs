@@ -10,6 +10,8 @@
 //! | `executor`, `time` | the executor and the clocks |
 //! | `world` | the values that all tasks of a run share |
 //! | `network` | late, lost and repeated requests |
+//! | `store` | the stores, which can forget |
+//! | `quorum` | the same with the locks in a quorum of several stores |
 //! | `worker`, `course` | the tasks that take locks, and the phases with their faults |
 //! | `judge`, `observed`, `promise` | the checks after each step |
 //! | `batcher` | the same for request batching, alone |
@@ -29,8 +31,10 @@ mod network;
 mod observed;
 mod planted_bugs;
 mod promise;
+mod quorum;
 mod run;
 mod setting;
+mod store;
 mod time;
 mod trace;
 mod worker;

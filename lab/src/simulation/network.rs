@@ -21,17 +21,20 @@ use tokio::sync::{Mutex, oneshot};
 use super::{
     executor::Owner,
     setting::{Chances, LONGEST_DELAY, REQUEST_TIMEOUT},
+    trace::About,
     world::World,
 };
 
 /// Pause of a contender after a lost notification, before it waits again.
 const LOST_WAKE_UP_PAUSE: Duration = Duration::from_secs(1);
 
-/// The connection of a process to the store.
+/// The connection of a process, or of an operator, to one store.
 #[derive(Clone, Debug)]
 pub(super) struct SimulatedConnection {
-    world: Arc<World>,
-    process: usize,
+    pub(super) world: Arc<World>,
+    owner: Owner,
+    /// The number of the store.
+    number: usize,
     store: Arc<dyn DistLock>,
 }
 
@@ -112,39 +115,69 @@ impl Delivery {
 }
 
 impl SimulatedConnection {
-    /// Connects a process to a handle on the store.
-    pub(super) fn new(world: &Arc<World>, process: usize, store: Arc<dyn DistLock>) -> Self {
+    /// Connects a process or an operator to a handle on the store of this number.
+    pub(super) fn new(
+        world: &Arc<World>,
+        owner: Owner,
+        number: usize,
+        store: Arc<dyn DistLock>,
+    ) -> Self {
         Self {
             world: Arc::clone(world),
-            process,
+            owner,
+            number,
             store,
         }
     }
 
+    /// Passes the time that it takes to connect.
+    ///
+    /// # Errors
+    /// An error if the store cannot be reached.
+    pub(super) async fn connect(&self) -> Result<()> {
+        let (_, cut) = self.world.chances_of(self.owner, self.number);
+        let slow = self.world.is_fault_phase();
+        let takes = self.world.draw(|random| match random.u32(0..3) {
+            0 if slow => random.u64(100..=4_000),
+            _ => random.u64(1..=20),
+        });
+        self.world.time.sleep(Duration::from_millis(takes)).await;
+        if cut {
+            return Err(Error::new(ErrorKind::Unavailable, "cut off"));
+        }
+        Ok(())
+    }
+
     /// Sends a request. `apply` performs the request at the store each time that it arrives.
-    async fn send<T: Send + 'static, F: Future<Output = Result<T>> + Send>(
+    pub(super) async fn send<T: Send + 'static, F: Future<Output = Result<T>> + Send>(
         &self,
         what: &'static str,
         name: &LockName,
         apply: impl Fn() -> F + Send + 'static,
     ) -> Result<T> {
         let world = &self.world;
-        let (chances, cut) = world.chances_of(self.process);
+        let (chances, cut) = world.chances_of(self.owner, self.number);
         let delivery = world.draw(|random| Delivery::draw(random, chances, cut));
         let lock = world.lock_number(name);
-        world.add_trace_line(Owner::Process(self.process), what, lock, None, None);
+        let about = About {
+            lock,
+            store: Some(self.number),
+            ..About::default()
+        };
+        world.add_trace_line_about(self.owner, what, about);
         let (answer, answered) = oneshot::channel();
+        let number = self.number;
         if delivery.copies > 0 {
             let (world, name) = (Arc::clone(world), name.clone());
             self.world.spawner.spawn(Owner::Network, what, async move {
                 world.time.sleep(delivery.request_delay).await;
                 let first = apply().await;
-                world.record_applied(&name, what);
+                world.record_applied(number, &name, what);
                 if delivery.copies > 1 {
                     world.time.sleep(delivery.second_delay).await;
                     // Nobody receives the answer to the second delivery.
                     drop(apply().await);
-                    world.record_applied(&name, what);
+                    world.record_applied(number, &name, what);
                 }
                 if let SenderOutcome::Answer = delivery.sender {
                     world.time.sleep(delivery.answer_delay).await;
@@ -173,7 +206,7 @@ impl SimulatedConnection {
         if self.world.setting.pushes_losses {
             let (sender, feed) = LossFeed::new();
             self.world
-                .keep_loss_sender(name, grant.token, self.process, sender);
+                .keep_loss_sender(name, grant.token, self.owner, sender);
             grant.loss = feed;
         }
         grant
@@ -201,18 +234,9 @@ impl LockLayer for SimulatedConnection {
     }
 
     async fn reopen(&self) -> Result<Self> {
-        let (_, cut) = self.world.chances_of(self.process);
-        let slow = self.world.is_fault_phase();
-        let takes = self.world.draw(|random| match random.u32(0..3) {
-            0 if slow => random.u64(100..=4_000),
-            _ => random.u64(1..=20),
-        });
-        self.world.time.sleep(Duration::from_millis(takes)).await;
-        if cut {
-            return Err(Error::new(ErrorKind::Unavailable, "cut off"));
-        }
+        self.connect().await?;
         let store = self.store.reopen().await?;
-        Ok(Self::new(&self.world, self.process, store))
+        Ok(Self::new(&self.world, self.owner, self.number, store))
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
@@ -331,7 +355,8 @@ impl Contender for QueuedContender {
             if let Some(inner) = &mut *self.inner.lock().await {
                 inner.wait(left).await;
             }
-            let (chances, cut) = world.chances_of(self.connection.process);
+            let connection = &self.connection;
+            let (chances, cut) = world.chances_of(connection.owner, connection.number);
             let dice = world.draw(|random| random.u32(0..1000));
             let left = until.saturating_sub(world.time.now());
             if left.is_zero() {

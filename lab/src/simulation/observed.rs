@@ -7,7 +7,7 @@ use std::{
 
 use distlock::{LockWatch, Renew};
 
-use super::time::MachineClock;
+use super::{promise::SimulationPromise, time::MachineClock};
 
 /// One process.
 pub(super) struct SimulatedProcess {
@@ -35,6 +35,26 @@ pub(super) struct ObservedLock {
     pub(super) grants: BTreeMap<u64, (u64, u64)>,
     /// Tokens of grants that were force-released.
     pub(super) forced: BTreeSet<u64>,
+    /// The members of a quorum. A run with one store does not use them.
+    pub(super) members: Vec<ObservedMember>,
+    /// The calls from which a member was taken by force. The quorum may give the lock to another
+    /// call while such a call still trusts its lease.
+    pub(super) forced_calls: BTreeSet<u64>,
+}
+
+/// One lock, as the judge saw it at one member of a quorum.
+#[derive(Clone, Default)]
+pub(super) struct ObservedMember {
+    pub(super) row: Option<StoredHolder>,
+    /// The holders that the member has forgotten. Their leases are kept, because the member does
+    /// not vote until they have ended.
+    pub(super) forgotten: Vec<StoredHolder>,
+    /// The end of the time for which the member may not vote, because it has forgotten.
+    pub(super) silent_until: Duration,
+    /// The calls to which the member has granted the lock, with the tokens.
+    pub(super) granted: BTreeSet<(u64, u64)>,
+    /// By call: the highest token that the member has confirmed to the holder while it might vote.
+    pub(super) confirmed: BTreeMap<u64, u64>,
 }
 
 /// The holder of a lock at the store.
@@ -124,6 +144,61 @@ impl SimulatedProcess {
 }
 
 impl ObservedLock {
+    /// Replaces the holder, and returns the former one.
+    pub(super) fn set_row(
+        &mut self,
+        now: Duration,
+        row: Option<StoredHolder>,
+    ) -> Option<StoredHolder> {
+        if row.is_none() && self.row.is_some() {
+            self.freed = self.free_since(now).unwrap_or(now);
+        }
+        std::mem::replace(&mut self.row, row)
+    }
+
+    /// Checks a grant of a quorum: a majority of members that might vote has confirmed the token to
+    /// the call, and a member has granted it to the call.
+    pub(super) fn wrong_grant(
+        &self,
+        majority: usize,
+        call: u64,
+        token: u64,
+    ) -> Option<(SimulationPromise, String)> {
+        let confirmed = self.members.iter().filter(|member| {
+            let confirmed = member.confirmed.get(&call);
+            confirmed.is_some_and(|confirmed| *confirmed >= token)
+        });
+        let confirmed = confirmed.count();
+        if confirmed < majority {
+            let detail = format!(
+                "call {call} got token {token}, which {confirmed} members have confirmed to it"
+            );
+            return Some((SimulationPromise::Majority, detail));
+        }
+        let granted = |member: &ObservedMember| member.granted.contains(&(call, token));
+        if !self.members.iter().any(granted) {
+            let detail = format!("call {call} got token {token}, which no member granted to it");
+            return Some((SimulationPromise::OwnAnswer, detail));
+        }
+        None
+    }
+
+    /// Returns the holder at a majority of the members, with the time until which a majority keeps
+    /// its lease.
+    pub(super) fn majority_holder(&self, now: Duration, majority: usize) -> Option<StoredHolder> {
+        let rows = self.members.iter().filter_map(|it| it.row);
+        let rows: Vec<StoredHolder> = rows.filter(|row| row.expires > now).collect();
+        rows.iter().find_map(|row| {
+            let mut of_call: Vec<StoredHolder> = rows
+                .iter()
+                .filter(|it| it.call == row.call)
+                .copied()
+                .collect();
+            of_call.sort_by_key(|it| std::cmp::Reverse(it.expires));
+            of_call.get(majority - 1).copied()
+        })
+    }
+
     /// Returns the time since which nobody holds the lock. `None` means that the lock is held.
     pub(super) fn free_since(&self, now: Duration) -> Option<Duration> {
         match self.row {
@@ -131,6 +206,14 @@ impl ObservedLock {
             Some(row) if row.expires <= now => Some(row.expires),
             Some(_) => None,
         }
+    }
+}
+
+impl ObservedMember {
+    /// Tells whether the member keeps a lease of a call with at least this token until `until`.
+    pub(super) fn keeps(&self, call: u64, token: u64, until: Duration) -> bool {
+        let mut rows = self.row.iter().chain(&self.forgotten);
+        rows.any(|row| row.call == call && row.token >= token && row.expires >= until)
     }
 }
 

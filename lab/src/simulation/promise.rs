@@ -11,8 +11,10 @@ use super::trace::Trace;
 pub(super) enum SimulationPromise {
     /// No two guards of a lock are valid at one instant.
     Exclusion,
-    /// No guard trusts its lease for longer than the store keeps it.
+    /// No guard trusts its lease for longer than the store, or a majority of the members, keeps it.
     Belief,
+    /// A majority of members that may vote has confirmed the token of a grant to its owner.
+    Majority,
     /// Tokens rise in the order of the grants.
     TokensRise,
     /// A loss is reported in time, and before the store grants the lock again.
@@ -51,6 +53,7 @@ impl fmt::Display for SimulationPromise {
         f.write_str(match self {
             Self::Exclusion => "exclusion",
             Self::Belief => "belief-within-lease",
+            Self::Majority => "majority",
             Self::TokensRise => "tokens-rise",
             Self::LossIsTold => "loss-is-told",
             Self::QueueOrder => "queue-order",

@@ -22,7 +22,7 @@ use super::{
 /// Number of steps after which a run counts as one that never ends.
 const MAX_STEPS: u64 = 2_000_000;
 
-/// Runs one seed of the engine, or of the batcher if the bug is in the batcher.
+/// Runs one seed of the engine, or of the quorum or the batcher if the bug is there.
 ///
 /// # Errors
 /// Returns an error if the in-memory store cannot be opened.
@@ -31,8 +31,19 @@ pub(super) fn run_seed(seed: u64, variant: Variant, full_trace: bool) -> Result<
         Variant::Planted(bug) | Variant::Twin(bug) if bug.is_in_the_batcher() => {
             run_batcher_seed(seed, variant, full_trace)
         }
-        _ => catch_panic(|| run_engine(seed, variant, full_trace)),
+        Variant::Planted(bug) | Variant::Twin(bug) if bug.is_in_the_quorum() => {
+            run_quorum_seed(seed, variant, full_trace)
+        }
+        _ => catch_panic(|| run_engine(seed, variant, false, full_trace)),
     }
+}
+
+/// Runs one seed of the engine with the locks in a quorum.
+///
+/// # Errors
+/// As [`run_seed`].
+pub(super) fn run_quorum_seed(seed: u64, variant: Variant, full_trace: bool) -> Result<SeedResult> {
+    catch_panic(|| run_engine(seed, variant, true, full_trace))
 }
 
 /// Runs one seed of the batcher.
@@ -66,13 +77,21 @@ fn catch_panic(run: impl FnOnce() -> Result<SeedResult>) -> Result<SeedResult> {
 }
 
 /// Runs one seed of the engine to its end, or until a promise is broken.
-fn run_engine(seed: u64, variant: Variant, full_trace: bool) -> Result<SeedResult> {
+fn run_engine(
+    seed: u64,
+    variant: Variant,
+    with_quorum: bool,
+    full_trace: bool,
+) -> Result<SeedResult> {
     let mut random = Rng::with_seed(seed);
+    // A quorum draws its pauses from the generator of the thread.
+    fastrand::seed(seed);
     let mut executor = Executor::default();
     let trace = Trace::new(full_trace);
-    let world = World::new(executor.spawner().clone(), random.fork(), variant, trace)?;
-    for _ in 0..world.setting.processes {
-        worker::start_process(&world)?;
+    let spawner = executor.spawner().clone();
+    let world = World::new(spawner, random.fork(), variant, with_quorum, trace)?;
+    if !with_quorum {
+        (0..world.setting.processes).for_each(|_| worker::start_process(&world));
     }
     let running = course::run_course(Arc::clone(&world));
     executor.spawner().spawn(Owner::Course, "course", running);
@@ -154,6 +173,8 @@ mod tests {
             assert!(one.steps > 100, "{} steps", one.steps);
             assert_eq!(one.lines, other.lines, "seed {seed}");
             assert_eq!(one.hash, other.hash, "seed {seed}");
+            let quorum = || run_quorum_seed(seed, Variant::Honest, false).unwrap();
+            assert_eq!(quorum().hash, quorum().hash, "seed {seed} with a quorum");
         }
     }
 

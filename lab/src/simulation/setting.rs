@@ -5,6 +5,11 @@ use std::time::Duration;
 use distlock::{Capabilities, Fairness, Wakeup};
 use fastrand::Rng;
 
+use super::{
+    store::SimulatedStore,
+    time::{MachineClock, Timeline},
+};
+
 /// Longest delay of a request.
 pub(super) const LONGEST_DELAY: Duration = Duration::from_secs(4);
 
@@ -14,6 +19,9 @@ pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(6);
 
 /// Longest TTL.
 pub(super) const LONGEST_TTL: Duration = Duration::from_secs(3);
+
+/// Longest time for which a task holds a lock, unless the setting has another one.
+pub(super) const LONGEST_HOLD: Duration = Duration::from_millis(3_500);
 
 /// The setting of one run.
 #[derive(Clone, Debug)]
@@ -29,6 +37,8 @@ pub(super) struct Setting {
     pub(super) hand_over_limit: u32,
     /// Length of the phase of faults.
     pub(super) fault_time: Duration,
+    /// The longest time for which a task holds a lock during the faults.
+    pub(super) longest_hold: Duration,
     pub(super) chances: Chances,
     /// Whether processes are paused.
     pub(super) pauses: bool,
@@ -42,6 +52,24 @@ pub(super) struct Setting {
     pub(super) forced: bool,
     /// Whether the store later notifies the holder of a force-released lock.
     pub(super) pushes_losses: bool,
+    /// The quorum in whose members the locks are. `None`: they are in one store.
+    pub(super) quorum: Option<QuorumSetting>,
+}
+
+/// The quorum of one run.
+#[derive(Clone, Debug)]
+pub(super) struct QuorumSetting {
+    /// The number of stores. The first ones are the members.
+    pub(super) stores: usize,
+    /// The number of members.
+    pub(super) listed: usize,
+    pub(super) max_lease: Duration,
+    /// Whether an operator makes the quorum. Otherwise the first client does.
+    pub(super) made: bool,
+    /// Whether members forget.
+    pub(super) forgets: bool,
+    /// Whether the clock of one member is an hour ahead.
+    pub(super) fast_clock: bool,
 }
 
 /// The number of affected requests among a thousand, for each kind of fault.
@@ -81,6 +109,7 @@ impl Setting {
             hand_over: random.u32(0..3) > 0,
             hand_over_limit: random.u32(0..=4),
             fault_time: Duration::from_millis(random.u64(2_000..=8_000)),
+            longest_hold: LONGEST_HOLD,
             chances,
             pauses: random.bool(),
             kills: random.u32(0..3) == 0,
@@ -88,6 +117,47 @@ impl Setting {
             outages: random.u32(0..3) == 0,
             forced: random.u32(0..3) == 0,
             pushes_losses: random.bool(),
+            quorum: None,
+        }
+    }
+
+    /// Puts the locks into a quorum, and draws its values.
+    pub(super) fn draw_quorum(&mut self, random: &mut Rng) {
+        // Two names can be in one shard of a store in memory, which draws the shards by itself, and
+        // would then share a counter of tokens.
+        self.locks = 1;
+        self.hand_over = false;
+        self.pushes_losses = false;
+        self.fault_time += Duration::from_secs(random.u64(0..=6));
+        let listed = if random.u32(0..3) == 0 { 5 } else { 3 };
+        self.quorum = Some(QuorumSetting {
+            stores: listed,
+            listed,
+            max_lease: Duration::from_millis(random.u64(1_000..=3_000)),
+            made: random.u32(0..4) > 0,
+            forgets: random.bool(),
+            fast_clock: random.u32(0..4) == 0,
+        });
+        if random.u32(0..4) == 0 {
+            self.move_quorum();
+        }
+    }
+
+    /// Has members of the quorum forget.
+    pub(super) fn forget(&mut self) {
+        self.longest_hold = LONGEST_HOLD;
+        if let Some(quorum) = &mut self.quorum {
+            (quorum.stores, quorum.forgets, quorum.fast_clock) = (quorum.listed, true, false);
+        }
+    }
+
+    /// Has the quorum moved to other members, while a lock may be held for longer than that takes.
+    pub(super) fn move_quorum(&mut self) {
+        if let Some(quorum) = &mut self.quorum {
+            (quorum.listed, quorum.stores) = (3, 5);
+            (quorum.forgets, quorum.fast_clock) = (false, false);
+            self.longest_hold = Duration::from_secs(15);
+            self.fault_time = self.fault_time.max(Duration::from_secs(12));
         }
     }
 
@@ -105,6 +175,35 @@ impl Setting {
 
     /// Tells whether the tasks of a process wait at the store, which then decides their order.
     pub(super) const fn store_orders_tasks(&self) -> bool {
-        self.store_queue && !self.hand_over
+        self.store_queue && !self.hand_over && self.quorum.is_none()
+    }
+}
+
+impl QuorumSetting {
+    /// Tells whether an operator moves the quorum from the first members to the last ones.
+    pub(super) const fn moves(&self) -> bool {
+        self.stores > self.listed
+    }
+
+    /// Returns the time for which a member that has forgotten is silent.
+    pub(super) fn silence(&self) -> Duration {
+        self.max_lease * 5 / 4
+    }
+
+    /// Creates the stores. Their clocks agree well enough to vote together, but for the fast one.
+    pub(super) fn new_stores(&self, time: &Timeline, random: &mut Rng) -> Vec<SimulatedStore> {
+        let common = Duration::from_secs(random.u64(1_000..1_000_000));
+        let spread = u64::try_from(self.max_lease.as_micros()).unwrap_or_default() / 6;
+        let fast = self.fast_clock.then(|| random.usize(0..self.stores));
+        let stores = (0..self.stores).map(|number| {
+            let mut start = common + Duration::from_micros(random.u64(0..=spread));
+            if fast == Some(number) {
+                start += Duration::from_secs(3_600);
+            }
+            let error = random.i32(-200..=200);
+            let clock = MachineClock::new(time.clone(), start, error);
+            SimulatedStore::new(clock, fast == Some(number))
+        });
+        stores.collect()
     }
 }

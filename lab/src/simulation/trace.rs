@@ -22,12 +22,13 @@ pub(super) struct TraceLine {
     pub(super) about: About,
 }
 
-/// The number of a lock, of a call, and of a grant among all grants of that lock.
+/// The number of a lock, of a call, of a grant among all grants of that lock, and of a store.
 #[derive(Clone, Copy, Debug, Default, Hash)]
 pub(super) struct About {
     pub(super) lock: Option<usize>,
     pub(super) call: Option<u64>,
     pub(super) grant: Option<u64>,
+    pub(super) store: Option<usize>,
 }
 
 /// The trace of one run.
@@ -115,6 +116,9 @@ impl fmt::Display for TraceLine {
         }
         if let Some(grant) = self.about.grant {
             write!(f, " grant {grant}")?;
+        }
+        if let Some(store) = self.about.store {
+            write!(f, " store {store}")?;
         }
         Ok(())
     }

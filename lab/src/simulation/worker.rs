@@ -9,8 +9,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Result;
-use distlock::{Attempt, Ended, Error, ErrorKind, Guard, Locker, Renew};
+use distlock::{Attempt, DistLock, Ended, Error, ErrorKind, Guard, Locker, Renew};
 use distlock_conformance::LockLayer as _;
 use fastrand::Rng;
 
@@ -19,7 +18,9 @@ use super::{
     network::SimulatedConnection,
     observed::SimulatedProcess,
     planted_bugs::{EngineBug, around_clock, around_lock},
-    setting::LONGEST_TTL,
+    quorum,
+    setting::{LONGEST_HOLD, LONGEST_TTL, Setting},
+    time::MachineClock,
     world::{SimulationPhase, World},
 };
 
@@ -27,7 +28,7 @@ use super::{
 const TURNS: usize = 6;
 
 /// Starts a process: a locker, and the tasks that use it.
-pub(super) fn start_process(world: &Arc<World>) -> Result<()> {
+pub(super) fn start_process(world: &Arc<World>) {
     let clock = world.draw_clock();
     let process = world.judge.lock().processes.len();
     world
@@ -37,27 +38,47 @@ pub(super) fn start_process(world: &Arc<World>) -> Result<()> {
         .push(SimulatedProcess::new(clock.clone()));
     let owner = Owner::Process(process);
     world.add_trace_line(owner, "starts", None, None, None);
-    let locker = || -> Result<Locker> {
-        let connection = SimulatedConnection::new(world, process, world.new_handle()?);
-        let mut lock = connection.into_lock();
+    if world.setting.quorum.is_some() {
+        let (opened, opening) = (Arc::clone(world), quorum::open(world, process, &clock));
+        world.spawner.spawn(owner, "open", async move {
+            let lock = opening.await;
+            start_workers(&opened, process, &clock, || Arc::clone(&lock));
+        });
+    } else {
+        start_workers(world, process, &clock, || {
+            SimulatedConnection::new(world, owner, 0, world.stores[0].below()).into_lock()
+        });
+    }
+}
+
+/// Creates the locker of a process over its connection, and starts the tasks that use it.
+fn start_workers(
+    world: &Arc<World>,
+    process: usize,
+    clock: &MachineClock,
+    connect: impl Fn() -> Arc<dyn DistLock>,
+) {
+    let owner = Owner::Process(process);
+    let locker = || {
+        let mut lock = connect();
         let mut shown: Arc<dyn distlock::Clock> = Arc::new(clock.clone());
         if let Some(bug) = world.bug {
             lock = around_lock(bug, world, process, lock);
             shown = around_clock(bug, shown);
         }
         let spawner = world.spawner.clone();
-        Ok(Locker::builder(lock)
+        Locker::builder(lock)
             .clock(shown)
             .seed(world.draw(|random| random.u64(..)))
             .hand_over_limit(world.setting.hand_over_limit)
             .keeper_on(move |job| spawner.spawn(owner, "keeper", job))
-            .build())
+            .build()
     };
-    let shared = locker()?;
-    world.lockers.lock().push(shared.clone());
+    let shared = locker();
+    world.lockers.lock().insert(process, shared.clone());
     for _ in 0..world.setting.tasks {
         let own = if world.has_bug(EngineBug::QueueForEachTask) {
-            locker()?
+            locker()
         } else {
             shared.clone()
         };
@@ -68,7 +89,6 @@ pub(super) fn start_process(world: &Arc<World>) -> Result<()> {
         };
         world.spawner.spawn(owner, "worker", worker.work());
     }
-    Ok(())
 }
 
 /// One task of a process.
@@ -113,7 +133,7 @@ enum TurnEnd {
 
 impl Turn {
     /// Draws a turn. `with_faults` allows short leases.
-    fn draw(random: &mut Rng, locks: usize, with_faults: bool) -> Self {
+    fn draw(random: &mut Rng, setting: &Setting, with_faults: bool) -> Self {
         let ms = Duration::from_millis;
         // Without faults all leases are long, so that an abandoned lease does not expire before the
         // judge sees it.
@@ -130,6 +150,11 @@ impl Turn {
             _ => ms(random.u64(shortest..=longest)),
         };
         let (ttl, other) = (ttl(), ttl());
+        let longest_hold = match with_faults {
+            true => setting.longest_hold,
+            false => setting.longest_hold.min(LONGEST_HOLD),
+        };
+        let longest_hold = u64::try_from(longest_hold.as_millis()).unwrap_or_default();
         let ask = match random.u32(0..10) {
             0 => AskMode::Once,
             1..4 => AskMode::Wait(ms(random.u64(1..=8_000))),
@@ -138,7 +163,7 @@ impl Turn {
             _ => AskMode::Time(ms(random.u64(0..=300))),
         };
         let hold = match random.u32(0..10) {
-            0..2 => ms(random.u64(500..=3_500)),
+            0..2 => ms(random.u64(500..=longest_hold)),
             2..4 => Duration::from_micros(random.u64(1..=1_000)),
             _ => ms(random.u64(1..=120)),
         };
@@ -148,7 +173,7 @@ impl Turn {
             _ => TurnEnd::Release,
         };
         Self {
-            lock: random.usize(0..locks),
+            lock: random.usize(0..setting.locks),
             ttl,
             renew: if random.u32(0..4) == 0 {
                 Renew::Manual
@@ -195,11 +220,11 @@ impl SimulatedWorker {
 
     /// Draws a turn, takes the lock of the turn, and pauses after the turn.
     async fn take_turn(&self) {
-        let (locks, with_faults) = (self.world.setting.locks, self.world.is_fault_phase());
+        let (setting, with_faults) = (&self.world.setting, self.world.is_fault_phase());
         let (turn, think) = self.world.draw(|random| {
             let longest = if random.bool() { 500 } else { 200_000 };
             let think = random.u64(0..=longest);
-            (Turn::draw(random, locks, with_faults), think)
+            (Turn::draw(random, setting, with_faults), think)
         });
         self.take_lock(turn).await;
         self.world.time.sleep(Duration::from_micros(think)).await;
@@ -325,12 +350,17 @@ impl SimulatedWorker {
     async fn hold(&self, turn: Turn, guard: &Guard) {
         let time = &self.world.time;
         let mut phase = self.world.phase.subscribe();
+        // The roll call does not wait for the long holds of the phase of faults.
+        let hold = match self.world.is_fault_phase() {
+            true => turn.hold,
+            false => turn.hold.min(LONGEST_HOLD),
+        };
         let work = async {
             if let Some(ttl) = turn.extend {
-                time.sleep(turn.hold / 8).await;
+                time.sleep(hold / 8).await;
                 let _ = guard.extend(ttl).await;
             }
-            time.sleep(turn.hold).await;
+            time.sleep(hold).await;
         };
         tokio::select! {
             biased;

@@ -11,20 +11,17 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow};
-use distlock::{
-    Clock as _, DistLock, FencingToken, Forced, LockName, Locker, LossReason, backend::LossSender,
-};
+use distlock::{FencingToken, LockName, Locker, LossReason, backend::LossSender};
 use distlock_core::sync::Mutex;
-use distlock_memory::Memory;
 use fastrand::Rng;
 use tokio::sync::watch;
 
 use super::{
     executor::{Owner, Spawner},
     judge::Judge,
-    observed::StoredHolder,
     planted_bugs::{EngineBug, Variant},
     setting::{Chances, Setting},
+    store::{Loss, SimulatedStore},
     time::{MachineClock, Timeline},
     trace::{About, Trace, TraceLine},
 };
@@ -48,16 +45,18 @@ pub(super) struct World {
     pub(super) bug: Option<EngineBug>,
     pub(super) phase: watch::Sender<SimulationPhase>,
     pub(super) names: Vec<LockName>,
-    store: Arc<dyn DistLock>,
-    store_clock: MachineClock,
+    /// One store, or the members of a quorum.
+    pub(super) stores: Vec<SimulatedStore>,
     random: Mutex<Rng>,
     pub(super) trace: Mutex<Trace>,
     pub(super) judge: Mutex<Judge>,
     outages: Mutex<Outages>,
+    /// The number of the first process that knows the new members of a quorum that was moved.
+    moved: Mutex<Option<usize>>,
     /// By lock and token: the process with that grant, and the sender of its loss.
-    loss_senders: Mutex<BTreeMap<(usize, u64), (usize, LossSender)>>,
+    loss_senders: Mutex<BTreeMap<(usize, u64), (Owner, LossSender)>>,
     /// The locker of each process.
-    pub(super) lockers: Mutex<Vec<Locker>>,
+    pub(super) lockers: Mutex<BTreeMap<usize, Locker>>,
     /// Number of tasks that have answered the roll call, and of tasks that have finished.
     pub(super) counts: Mutex<Counts>,
 }
@@ -69,11 +68,19 @@ pub(super) struct Counts {
     pub(super) done: usize,
 }
 
-/// The processes that cannot reach the store.
+/// The connections that are cut.
 #[derive(Debug, Default)]
 pub(super) struct Outages {
+    /// Whether no request fails any more.
+    pub(super) over: bool,
+    /// Whether nobody can reach any store.
     pub(super) outage: bool,
+    /// The processes that cannot reach any store.
     pub(super) cut: Vec<usize>,
+    /// The stores that nobody can reach.
+    pub(super) away: Vec<usize>,
+    /// Processes, each with a store that it cannot reach.
+    pub(super) links: Vec<(usize, usize)>,
 }
 
 impl World {
@@ -82,18 +89,30 @@ impl World {
         spawner: Spawner,
         mut random: Rng,
         variant: Variant,
+        with_quorum: bool,
         trace: Trace,
     ) -> Result<Arc<Self>> {
         let mut setting = Setting::draw(&mut random);
+        if with_quorum {
+            setting.draw_quorum(&mut random);
+        }
         if let Variant::Planted(bug) | Variant::Twin(bug) = variant {
             bug.adjust_setting(&mut setting);
         }
         let time = Timeline::default();
-        let store_clock = draw_clock(&time, &mut random);
-        let store = Memory::new(Arc::new(store_clock.clone())).lock();
+        let stores = match &setting.quorum {
+            None => vec![SimulatedStore::new(draw_clock(&time, &mut random), false)],
+            Some(quorum) => quorum.new_stores(&time, &mut random),
+        };
         let names = (0..setting.locks).map(|number| LockName::new(format!("lock-{number}")));
         let names = names.collect::<distlock::Result<_>>()?;
-        let judge = Judge::new(setting.locks, setting.store_orders_tasks());
+        let majority = setting.quorum.as_ref().map(|quorum| quorum.listed / 2 + 1);
+        let judge = Judge::new(
+            setting.locks,
+            stores.len(),
+            majority,
+            setting.store_orders_tasks(),
+        );
         Ok(Arc::new(Self {
             time,
             spawner,
@@ -101,12 +120,12 @@ impl World {
             bug: variant.bug(),
             phase: watch::Sender::new(SimulationPhase::Faults),
             names,
-            store,
-            store_clock,
+            stores,
             random: Mutex::new(random),
             trace: Mutex::new(trace),
             judge: Mutex::new(judge),
             outages: Mutex::default(),
+            moved: Mutex::default(),
             loss_senders: Mutex::default(),
             lockers: Mutex::default(),
             counts: Mutex::default(),
@@ -138,23 +157,75 @@ impl World {
         self.draw(|random| draw_clock(&self.time, random))
     }
 
-    /// Returns a new handle on the store.
-    pub(super) fn new_handle(&self) -> Result<Arc<dyn DistLock>> {
-        poll_once(self.store.reopen())
-    }
-
-    /// Returns the probabilities of faults for a request of this process, and whether the process
-    /// is cut off from the store.
-    pub(super) fn chances_of(&self, process: usize) -> (Chances, bool) {
-        if !self.is_fault_phase() {
+    /// Returns the probabilities of faults for a request to a store, and whether the connection is
+    /// cut.
+    pub(super) fn chances_of(&self, owner: Owner, store: usize) -> (Chances, bool) {
+        let outages = self.outages.lock();
+        if outages.over {
             return (Chances::default(), false);
         }
-        let outages = self.outages.lock();
-        let cut = outages.outage || outages.cut.contains(&process);
-        (self.setting.chances, cut)
+        let cut = match owner {
+            Owner::Process(process) => {
+                outages.cut.contains(&process) || outages.links.contains(&(process, store))
+            }
+            Owner::Network | Owner::Course => false,
+        };
+        let cut = cut || outages.outage || outages.away.contains(&store);
+        let mut chances = self.setting.chances;
+        if owner == Owner::Course {
+            // A step of an operator needs every answer of every member, and would never end.
+            (chances.request_lost, chances.answer_lost, chances.refused) = (0, 0, 0);
+        }
+        (chances, cut)
     }
 
-    /// Changes which processes can reach the store.
+    /// Tells whether the quorum was moved to other members.
+    pub(super) fn is_moved(&self) -> bool {
+        self.moved.lock().is_some()
+    }
+
+    /// Records that the quorum was moved. Processes that start from now on know the new members.
+    pub(super) fn record_moved(&self) {
+        let processes = self.judge.lock().processes.len();
+        *self.moved.lock() = Some(processes);
+    }
+
+    /// Returns the processes that are alive and know only the old members of a moved quorum.
+    pub(super) fn outdated_processes(&self) -> Vec<usize> {
+        let first = self.moved.lock().unwrap_or_default();
+        let judge = self.judge.lock();
+        (0..first).filter(|it| judge.processes[*it].alive).collect()
+    }
+
+    /// Has a random member of the quorum forget, if a majority of others votes.
+    pub(super) fn forget(&self) {
+        let Some(quorum) = &self.setting.quorum else {
+            return;
+        };
+        let (member, loss) = self.draw(|random| {
+            let losses = [Loss::Restart, Loss::Locks, Loss::Flush, Loss::Records];
+            (
+                random.usize(0..quorum.stores),
+                losses[random.usize(0..losses.len())],
+            )
+        });
+        let silence = quorum.silence();
+        let others = self.stores.iter().enumerate();
+        let others = others.filter(|(at, store)| *at != member && store.votes(silence));
+        if others.count() <= quorum.listed / 2 {
+            return;
+        }
+        self.stores[member].lose(loss);
+        if !matches!(loss, Loss::Records) {
+            // A thousandth less, because the member's own clock may be fast.
+            let silent_until = self.now() + silence - silence / 1_000;
+            let mut judge = self.judge.lock();
+            judge.record_forgotten(self.now(), member, silent_until);
+        }
+        self.add_store_line(loss.what(), member);
+    }
+
+    /// Changes which connections are cut.
     pub(super) fn change_outages(&self, change: impl FnOnce(&mut Outages)) {
         change(&mut self.outages.lock());
     }
@@ -168,7 +239,17 @@ impl World {
         call: Option<u64>,
         grant: Option<u64>,
     ) {
-        let about = About { lock, call, grant };
+        let about = About {
+            lock,
+            call,
+            grant,
+            store: None,
+        };
+        self.add_trace_line_about(owner, what, about);
+    }
+
+    /// Adds a line to the trace.
+    pub(super) fn add_trace_line_about(&self, owner: Owner, what: &'static str, about: About) {
         let at = self.now();
         self.trace.lock().add_trace_line(TraceLine {
             at,
@@ -178,39 +259,45 @@ impl World {
         });
     }
 
+    /// Adds a line about a store to the trace.
+    pub(super) fn add_store_line(&self, what: &'static str, store: usize) {
+        let about = About {
+            store: Some(store),
+            ..About::default()
+        };
+        self.add_trace_line_about(Owner::Course, what, about);
+    }
+
     /// Returns the number of a lock by its name.
     pub(super) fn lock_number(&self, name: &LockName) -> Option<usize> {
         self.names.iter().position(|it| it == name)
     }
 
-    /// Records the holder of a lock after a request has arrived at the store.
-    pub(super) fn record_applied(&self, name: &LockName, what: &'static str) {
+    /// Records the holder of a lock after a request has arrived at a store.
+    pub(super) fn record_applied(&self, store: usize, name: &LockName, what: &'static str) {
         let Some(lock) = self.lock_number(name) else {
             return;
         };
-        let row = self.read_holder(name);
-        self.judge.lock().record_stored(self.now(), lock, row);
-        let call = row.map(|row| row.call);
-        self.add_trace_line(Owner::Network, what, Some(lock), call, None);
+        let row = self.stores[store].holder(name);
+        let mut judge = self.judge.lock();
+        if self.setting.quorum.is_some() {
+            judge.record_member(self.now(), lock, store, row, what);
+        } else {
+            judge.record_stored(self.now(), lock, row);
+        }
+        drop(judge);
+        let about = About {
+            lock: Some(lock),
+            call: row.map(|row| row.call),
+            store: Some(store),
+            ..About::default()
+        };
+        self.add_trace_line_about(Owner::Network, what, about);
     }
 
-    /// Reads the holder from the store, without any passing of time.
-    fn read_holder(&self, name: &LockName) -> Option<StoredHolder> {
-        let held = poll_once(self.store.inspect(name)).ok()?.held?;
-        let expires = self.store_clock.now() + held.expires_in?;
-        Some(StoredHolder {
-            token: held.token?.get(),
-            call: held.holder.strip_prefix('c')?.parse().ok()?,
-            expires: self.store_clock.true_time(expires),
-        })
-    }
-
-    /// Returns the number of waiters that the store counts.
+    /// Returns the number of waiters that the stores count.
     pub(super) fn waiter_count(&self) -> u32 {
-        let waiting = self.names.iter().map(|name| {
-            let info = poll_once(self.store.inspect(name)).ok();
-            info.and_then(|it| it.waiters).unwrap_or_default()
-        });
+        let waiting = self.stores.iter().map(|it| it.waiter_count(&self.names));
         waiting.sum()
     }
 
@@ -219,43 +306,38 @@ impl World {
         &self,
         name: &LockName,
         token: FencingToken,
-        process: usize,
+        owner: Owner,
         sender: LossSender,
     ) {
         if let Some(lock) = self.lock_number(name) {
             self.loss_senders
                 .lock()
-                .insert((lock, token.get()), (process, sender));
+                .insert((lock, token.get()), (owner, sender));
         }
     }
 
-    /// Force-releases a lock. If the setting has `pushes_losses`, the store notifies the holder
-    /// later.
-    pub(super) fn force_release_lock(&self, lock: usize) {
+    /// Force-releases a lock at one store. If the setting has `pushes_losses`, the store notifies
+    /// the holder later.
+    pub(super) fn force_release_lock(&self, store: usize, lock: usize) {
         let name = &self.names[lock];
-        let Some(row) = self.read_holder(name) else {
-            return;
-        };
-        let Ok(token) = FencingToken::new(row.token) else {
+        let Some(row) = self.stores[store].holder(name) else {
             return;
         };
         // The judge must know of the release before it happens, because from the release on the
         // holder may still trust its lease.
-        self.judge.lock().record_forced(lock, row.token);
-        let forced = poll_once(self.store.force_release(name, token));
-        if !matches!(forced, Ok(Forced::Released)) {
+        self.judge.lock().record_forced(lock, row);
+        if !self.stores[store].force_release(name, &row) {
             return;
         }
-        self.record_applied(name, "forced");
-        let Some((process, sender)) = self.loss_senders.lock().remove(&(lock, row.token)) else {
+        self.record_applied(store, name, "forced");
+        let Some((owner, sender)) = self.loss_senders.lock().remove(&(lock, row.token)) else {
             return;
         };
         let (time, late) = (self.time.clone(), self.draw(|random| random.u64(1..=1_500)));
-        self.spawner
-            .spawn(Owner::Process(process), "push", async move {
-                time.sleep(Duration::from_millis(late)).await;
-                sender.lose(LossReason::ForceReleased);
-            });
+        self.spawner.spawn(owner, "push", async move {
+            time.sleep(Duration::from_millis(late)).await;
+            sender.lose(LossReason::ForceReleased);
+        });
     }
 
     /// Drops the lockers and the senders of losses. Both refer to this value, so the value would
@@ -275,7 +357,7 @@ fn draw_clock(time: &Timeline, random: &mut Rng) -> MachineClock {
 }
 
 /// Polls a future of the in-memory store once, because that store never waits.
-fn poll_once<T>(answer: impl Future<Output = distlock::Result<T>>) -> Result<T> {
+pub(super) fn poll_once<T>(answer: impl Future<Output = distlock::Result<T>>) -> Result<T> {
     let mut answer = pin!(answer);
     match answer.as_mut().poll(&mut Waking::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer.context("the in-memory store"),

@@ -97,20 +97,6 @@ async fn redis_mariadb_and_postgres_conform() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn mariadb_and_postgres_conform_while_redis_is_dead() {
-    let mut mixture = Mixture::start().await;
-    mixture.redis.kill();
-    conform("quorum_mixture_without_redis", mixture.url.clone()).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn redis_and_postgres_conform_while_mariadb_is_dead() {
-    let mut mixture = Mixture::start().await;
-    mixture.mariadb.kill();
-    conform("quorum_mixture_without_mariadb", mixture.url.clone()).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn redis_and_mariadb_conform_while_postgres_is_dead() {
     let mut mixture = Mixture::start().await;
     mixture.postgres.kill();

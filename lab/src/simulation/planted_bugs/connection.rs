@@ -214,7 +214,7 @@ impl LockLayer for BuggyConnection {
                 let held = self.inner.inspect(&lease.name).await?.held;
                 if let Some(token) = held.and_then(|it| it.token) {
                     self.inner.force_release(&lease.name, token).await?;
-                    self.world.record_applied(&lease.name, "freed");
+                    self.world.record_applied(0, &lease.name, "freed");
                 }
                 return Ok(released_outcome());
             }

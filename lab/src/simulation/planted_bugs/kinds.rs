@@ -45,6 +45,20 @@ pub(crate) enum EngineBug {
     BatchUndoesNothing,
     /// Two batches contain the same key
     BatchSharesKeys,
+    /// A member of a quorum votes whatever its marker says
+    MarkerIgnored,
+    /// A member of a quorum that has forgotten votes as soon as it has a marker again
+    MarkerAgeNotCompared,
+    /// A renewal counts at members that belong to another quorum by now
+    ReplacedMarkerRenewed,
+    /// A raise does not compare the owner
+    RaiseWithoutOwner,
+    /// The token of another holder counts into the token of a round
+    BusyTokenCounted,
+    /// A lock that is taken again at a member counts at once, without a raise
+    RegrantCounted,
+    /// All rounds of a call have one owner
+    OneOwnerForAllRounds,
 }
 
 /// The variant of a seed.
@@ -79,7 +93,8 @@ impl EngineBug {
             | Self::RenewalNotSent
             | Self::RenewalErrorIsSuccess
             | Self::ClockRunsSlow
-            | Self::ReleaseWithoutOwner => &[Exclusion, Belief],
+            | Self::ReleaseWithoutOwner
+            | Self::OneOwnerForAllRounds => &[Exclusion, Belief],
             Self::QueueKeepsTheCancelled => &[Recovery, NobodyForgotten, NothingLeft],
             Self::QueueForEachTask => &[QueueOrder],
             Self::LeavesStayInLine => &[NothingLeft],
@@ -90,7 +105,26 @@ impl EngineBug {
             | Self::BatchForgetsANeighbour
             | Self::BatchUndoesNothing
             | Self::BatchSharesKeys => &[Batches],
+            Self::MarkerIgnored | Self::MarkerAgeNotCompared => &[Exclusion, Majority],
+            Self::ReplacedMarkerRenewed => &[Exclusion],
+            Self::RaiseWithoutOwner => &[Exclusion, Majority, TokensRise],
+            Self::BusyTokenCounted => &[OwnAnswer, TokensRise],
+            Self::RegrantCounted => &[Belief, TokensRise],
         }
+    }
+
+    /// Tells whether the bug is planted in the quorum.
+    pub(in crate::simulation) const fn is_in_the_quorum(self) -> bool {
+        matches!(
+            self,
+            Self::MarkerIgnored
+                | Self::MarkerAgeNotCompared
+                | Self::ReplacedMarkerRenewed
+                | Self::RaiseWithoutOwner
+                | Self::BusyTokenCounted
+                | Self::RegrantCounted
+                | Self::OneOwnerForAllRounds
+        )
     }
 
     /// Tells whether the bug is planted in the batcher.
@@ -113,8 +147,22 @@ impl EngineBug {
                 setting.tasks = setting.tasks.max(2);
                 (setting.store_queue, setting.hand_over) = (false, true);
             }
-            Self::ValidFromReceipt => setting.chances.late = setting.chances.late.max(60),
+            Self::ValidFromReceipt | Self::OneOwnerForAllRounds => {
+                setting.chances.late = setting.chances.late.max(60);
+            }
             Self::RenewalErrorIsSuccess => setting.cuts = true,
+            Self::ReplacedMarkerRenewed => setting.move_quorum(),
+            Self::MarkerIgnored | Self::MarkerAgeNotCompared => setting.forget(),
+            Self::RaiseWithoutOwner => {
+                setting.forget();
+                setting.forced = true;
+                setting.chances.late = setting.chances.late.max(60);
+            }
+            Self::RegrantCounted => {
+                setting.forget();
+                setting.chances.answer_lost = setting.chances.answer_lost.max(80);
+                setting.chances.request_lost = setting.chances.request_lost.max(60);
+            }
             _ => {}
         }
     }
