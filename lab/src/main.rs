@@ -6,6 +6,7 @@ mod chaos;
 mod compare;
 mod counts;
 mod peers;
+mod quorum;
 mod report;
 mod simulation;
 mod takeover;

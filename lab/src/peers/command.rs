@@ -11,7 +11,7 @@ use tokio::runtime::{Builder, Runtime};
 use super::{
     hand_over, memory,
     options::{HandOverArgs, Measure, Peer},
-    redis, sql, sqlite,
+    quorum, redis, sql, sqlite,
     target::{self, Target},
     waiting, zookeeper,
 };
@@ -34,6 +34,7 @@ Examples:
   distlock-lab peers redis --workload independent --concurrency 256
   distlock-lab peers redis --link 0.00025
   distlock-lab peers postgres --processes 4
+  distlock-lab peers quorum --members 5
   distlock-lab peers zookeeper --workload contended --hold 0.001
   distlock-lab peers waiting --waiters 64
   distlock-lab peers rows --rows 1000000";
@@ -92,6 +93,12 @@ pub(crate) fn run(options: PeersOptions) -> anyhow::Result<()> {
             };
             args.measure
                 .run_on_server(&args.between, &target, zookeeper::run)?;
+        }
+        Peer::Quorum(args) => {
+            let (measure, delay) = (&args.measure, args.way.link);
+            let options = measure.options(Duration::ZERO);
+            let run = quorum::run(measure.workload, options, args.members, delay);
+            measure.print(&measure.runtime()?.block_on(run)?)?;
         }
         Peer::Waiting(args) => {
             let dir = temporary_folder(args.dir.as_ref())?;

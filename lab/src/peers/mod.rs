@@ -8,6 +8,7 @@
 //! | `sqlite`, `sql`, `redis`, `zookeeper`, `memory` | the arms of each store; the memory of a lock table |
 //! | `plain` | the plain ways on a database server: one row for each lock, or a named lock |
 //! | `raw_redis`, `scripts_redis`, `rslock` | the other ways on Redis |
+//! | `quorum` | quorums beside one Redis server |
 //! | `floor` | the lower bound in SQL: one durable `UPDATE` |
 //! | `hand_over` | several processes that pass one lock on |
 //! | `waiting` | the cost of waiters |
@@ -23,6 +24,7 @@ mod hand_over;
 mod memory;
 mod options;
 mod plain;
+mod quorum;
 mod raw_redis;
 mod redis;
 mod rslock;

@@ -31,6 +31,9 @@ pub(super) enum Peer {
     /// distlock on ZooKeeper.
     #[command(name = "zookeeper")]
     ZooKeeper(ZooKeeperArgs),
+    /// Quorums of Redis servers, with all members, with a dead one and with a silent one, beside
+    /// one server.
+    Quorum(QuorumArgs),
     /// Resident memory of many held rows in the lock table.
     Rows {
         /// Number of held locks, with names of 32 bytes.
@@ -155,6 +158,17 @@ pub(super) struct ZooKeeperArgs {
     pub(super) way: LinkArgs,
     #[command(flatten)]
     pub(super) between: HandOverArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct QuorumArgs {
+    #[command(flatten)]
+    pub(super) measure: Measure,
+    /// Members of each quorum: 3, 5 or 7.
+    #[arg(long, default_value_t = 3)]
+    pub(super) members: usize,
+    #[command(flatten)]
+    pub(super) way: LinkArgs,
 }
 
 #[derive(Debug, Args)]
