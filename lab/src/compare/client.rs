@@ -113,7 +113,8 @@ impl CountedConnection {
             Server::Redis(it) => to(it.address(), it.url()),
             // The servers of a group report their own addresses to clients, so clients would bypass
             // the proxy.
-            Server::RedisSentinels(_) | Server::RedisCluster(_) => None,
+            // A quorum has several servers.
+            Server::RedisSentinels(_) | Server::RedisCluster(_) | Server::Quorum(..) => None,
             Server::MySql(it) => to(it.address(), it.url()),
             Server::Postgres(it) => to(it.address(), it.url()),
             Server::ZooKeeper(it) => to(it.address(0), zookeeper_url(&it.server(0))),

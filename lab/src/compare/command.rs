@@ -44,7 +44,9 @@ pub(crate) struct Compare {
 const EXAMPLES: &str = "\
 Stores for --spawn:
   memory, sqlite, redis, redis-sentinel, redis-cluster, mariadb, mysql,
-  postgres, zookeeper; kv+sqlite, kv+redis and so on measure locks over records
+  postgres, zookeeper; quorum, of three Redis servers, quorum-dead and
+  quorum-silent, with one member lost; kv+sqlite, kv+redis and so on measure
+  locks over records
 
 Examples:
   distlock-lab compare --quick --spawn sqlite,redis --out report

@@ -17,6 +17,7 @@ use super::{
     plan::{ComparisonRun, pause, within},
     stores::{Opener, Server, StoreUnderTest},
 };
+use crate::quorum::Lost;
 
 /// The TTL of each lock here.
 const TTL: Duration = Duration::from_secs(4);
@@ -68,7 +69,8 @@ fn can_play(kind: ScenarioKind, store: &StoreUnderTest) -> bool {
     match (kind, &store.server) {
         // The holder is a process of its own, so the store must be shared by processes.
         (ScenarioKind::HolderKilled, _) => store.reach() != distlock::Reach::Process,
-        (_, None) => false,
+        // A further loss would leave a quorum no majority.
+        (_, None | Some(Server::Quorum(_, Lost::Dead | Lost::Silent))) => false,
         // In a group of servers only the loss of the leader is played: the group must go on without
         // that server. The other faults are played on single servers, which cannot go on.
         (kind, Some(server)) => is_group(server) == (kind == ScenarioKind::LeaderLost),
@@ -79,7 +81,10 @@ fn can_play(kind: ScenarioKind, store: &StoreUnderTest) -> bool {
 const fn is_group(server: &Server) -> bool {
     matches!(
         server,
-        Server::ZooKeeper(_) | Server::RedisSentinels(_) | Server::RedisCluster(_)
+        Server::ZooKeeper(_)
+            | Server::RedisSentinels(_)
+            | Server::RedisCluster(_)
+            | Server::Quorum(..)
     )
 }
 
@@ -315,6 +320,7 @@ fn inject_fault(kind: ScenarioKind, server: &mut Server, name: &str) -> Result<(
             it.kill(leader);
         }
         Server::RedisSentinels(it) => it.primary.kill(),
+        Server::Quorum(it, _) => it.lose(Lost::Dead)?,
         Server::RedisCluster(it) => {
             let primary = primary_of(it, name)?;
             it.nodes[primary].kill();

@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, future::Future, time::Duration};
 
 use anyhow::{Context as _, Result};
 use distlock::Locker;
-use distlock_cli::program::Outcome;
+use distlock_cli::program::{Failure, Outcome, code};
 use distlock_report::{
     Arm, LockerSubject, Options, Sample, Workload,
     compare::{Figure, Measure, Missing},
@@ -182,6 +182,11 @@ impl ComparisonRun {
     /// Measures all workloads, with one locker per store.
     pub(super) async fn measure_workloads(&mut self, experiments: &[Experiment]) -> Outcome<()> {
         let arms = Arms::open(&self.stores).await;
+        // The clients are open, as at a loss in the middle of their work.
+        for store in &mut self.stores {
+            let lost = store.lose_member();
+            lost.map_err(|error| Failure::new(code::UNAVAILABLE, format!("{error:#}")))?;
+        }
         for experiment in experiments {
             let part = format!("measuring {}", experiment.key);
             self.progress.begin_part(&part);

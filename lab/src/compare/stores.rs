@@ -2,7 +2,7 @@
 
 use std::{path::Path, str::FromStr, time::Duration};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use distlock::{Reach, Store, Target};
 use distlock_cli::program::{self, CONFORMANCE_WORKER, open_client};
@@ -16,7 +16,10 @@ use distlock_harness::servers::{
 use distlock_report::compare::{Finding, StoreFacts};
 
 use super::plan::within;
-use crate::chaos::StoreKind;
+use crate::{
+    chaos::StoreKind,
+    quorum::{Lost, QuorumServers},
+};
 
 /// A store to start, and the locks that are measured on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +28,8 @@ pub(crate) struct StoreToSpawn {
     /// Whether to measure locks over the store's records, as `kv+URL` opens them, and not the
     /// store's own locks.
     over_records: bool,
+    /// The member that the store has lost, if it is a quorum.
+    lost: Lost,
 }
 
 impl FromStr for StoreToSpawn {
@@ -32,14 +37,20 @@ impl FromStr for StoreToSpawn {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let inner = text.strip_prefix("kv+");
-        let store = <StoreKind as ValueEnum>::from_str(inner.unwrap_or(text), false);
+        let mut named = Lost::ALL
+            .map(|lost| (format!("quorum{}", lost.suffix()), lost))
+            .into_iter();
+        let quorum = named.find(|(name, _)| name == text).map(|(_, lost)| lost);
+        let kind = quorum.map_or(inner.unwrap_or(text), |_| "quorum");
         let known = || {
             let all = StoreKind::value_variants().iter();
-            all.map(|it| it.key()).collect::<Vec<_>>().join(", ")
+            let all = all.map(|it| it.key()).collect::<Vec<_>>().join(", ");
+            format!("known are {all}, each also after kv+; quorum-dead and quorum-silent")
         };
         Ok(Self {
-            store: store.map_err(|_| format!("known are {}, each also after kv+", known()))?,
+            store: <StoreKind as ValueEnum>::from_str(kind, false).map_err(|_| known())?,
             over_records: inner.is_some(),
+            lost: quorum.unwrap_or(Lost::None),
         })
     }
 }
@@ -48,14 +59,22 @@ impl StoreToSpawn {
     /// The key of the store in the report. Pages use it as a word.
     fn key(self) -> String {
         let prefix = if self.over_records { "kv-" } else { "" };
-        format!("{prefix}{}", self.store.key())
+        format!("{prefix}{}{}", self.store.key(), self.lost.suffix())
     }
 
     fn name(self) -> String {
         let suffix = if self.over_records { " records" } else { "" };
-        format!("{}{suffix}", display_name(&self.store.key()))
+        let lost = match self.lost {
+            Lost::None => "",
+            Lost::Dead => ", one dead",
+            Lost::Silent => ", one silent",
+        };
+        format!("{}{suffix}{lost}", display_name(&self.store.key()))
     }
 }
+
+/// The number of members of a quorum.
+const MEMBERS: usize = 3;
 
 /// The number of primaries in the cluster. Each has a replica.
 const SHARDS: usize = 3;
@@ -73,7 +92,9 @@ const fn setup_of(kind: StoreKind) -> &'static str {
         StoreKind::RedisCluster => {
             "three primaries with a replica each, started by this command on one machine"
         }
-        StoreKind::Quorum => "five servers started by this command on one machine",
+        StoreKind::Quorum => {
+            "three Redis servers started by this command on one machine; the records are elsewhere"
+        }
         StoreKind::Mariadb | StoreKind::Mysql => {
             "one server started by this command, no binary log"
         }
@@ -99,6 +120,8 @@ pub(super) enum Server {
     Redis(RedisServer),
     RedisSentinels(Box<RedisSentinels>),
     RedisCluster(RedisCluster),
+    /// A quorum, and the member that it has lost, or loses when its clients are open.
+    Quorum(QuorumServers, Lost),
     MySql(MySqlServer),
     Postgres(PostgresServer),
     ZooKeeper(ZooKeeper),
@@ -124,6 +147,14 @@ impl StoreUnderTest {
     /// Whether the store still takes part.
     pub(super) fn is_alive(&self) -> bool {
         self.facts.stopped.is_none()
+    }
+
+    /// Loses the member that this quorum is measured without. Other stores stay as they are.
+    pub(super) fn lose_member(&mut self) -> Result<()> {
+        match &mut self.server {
+            Some(Server::Quorum(servers, lost)) => servers.lose(*lost),
+            _ => Ok(()),
+        }
     }
 
     /// An opener of further, independent clients of this store.
@@ -195,7 +226,10 @@ pub(super) async fn spawn_store(wanted: StoreToSpawn, folder: &Path) -> Result<S
                 Some(Server::RedisSentinels(Box::new(RedisSentinels::start()?)))
             }
             StoreKind::RedisCluster => Some(Server::RedisCluster(RedisCluster::start(SHARDS, 1)?)),
-            StoreKind::Quorum => bail!("this command starts no quorum: give its URL"),
+            StoreKind::Quorum => Some(Server::Quorum(
+                QuorumServers::start(MEMBERS, &["appendfsync everysec"])?,
+                wanted.lost,
+            )),
             StoreKind::Mariadb => Some(Server::MySql(MySqlServer::start(Product::MariaDb)?)),
             StoreKind::Mysql => Some(Server::MySql(MySqlServer::start(Product::MySql)?)),
             StoreKind::Postgres => Some(Server::Postgres(PostgresServer::with(&["fsync=on"])?)),
@@ -213,6 +247,10 @@ pub(super) async fn spawn_store(wanted: StoreToSpawn, folder: &Path) -> Result<S
         Some(Server::Redis(it)) => Target::new(it.url()),
         Some(Server::RedisSentinels(it)) => Target::new(it.url()),
         Some(Server::RedisCluster(it)) => Target::new(it.url()),
+        Some(Server::Quorum(it, _)) => {
+            QuorumServers::init(&it.url()).await?;
+            Target::new(it.url())
+        }
         Some(Server::MySql(it)) => Target::new(it.url()),
         Some(Server::Postgres(it)) => Target::new(it.url()),
         Some(Server::ZooKeeper(it)) => Target::new(zookeeper_url(&it.servers())),
@@ -288,6 +326,7 @@ fn display_name(product: &str) -> &str {
         "redis" => "Redis",
         "redis-sentinel" => "Redis with Sentinel",
         "redis-cluster" => "Redis Cluster",
+        "quorum" => "Quorum of three Redis",
         "mariadb" => "MariaDB",
         "mysql" => "MySQL",
         "postgres" => "Postgres",
