@@ -91,8 +91,10 @@ impl Shared {
         });
         let (handle, sent) = begun?;
         let answer = request(handle).await;
-        if answer.is_ok() {
-            sent.answered();
+        match &answer {
+            Ok(_) => sent.answered(),
+            Err(error) if error.kind() == ErrorKind::Unavailable => sent.refused(),
+            Err(_) => drop(sent),
         }
         answer.map_err(|error| member.of_this(error))
     }

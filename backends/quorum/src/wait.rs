@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock_backend_kit::OpenFlag;
-use distlock_core::{AcquireRequest, Attempt, Contender, Grant, OwnerId, Result, at_most};
+use distlock_core::{AcquireRequest, Attempt, Contender, Grant, Moment, OwnerId, Result, at_most};
 use tokio::sync::Mutex;
 
 use crate::{
@@ -26,11 +26,16 @@ const WITHOUT_A_PLACE: Duration = Duration::from_millis(100);
 /// queue.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
+/// The time between two looks at the member where a waiter waits.
+const LOOK_AT_MEMBER: Duration = Duration::from_secs(2);
+
 pub(crate) struct QuorumContender {
     shared: Arc<Shared>,
     request: AcquireRequest,
     /// The place at a member; `None` while no member answers.
     place: Option<Place>,
+    /// The moment of the next look at the member of the place.
+    look_at: Moment,
     open: OpenFlag,
 }
 
@@ -70,10 +75,12 @@ impl Place {
 
 impl QuorumContender {
     pub(crate) async fn join(shared: Arc<Shared>, open: OpenFlag, request: AcquireRequest) -> Self {
+        let now = shared.clock.now();
         let mut contender = Self {
             shared,
             request,
             place: None,
+            look_at: now,
             open,
         };
         contender.take_place().await;
@@ -92,7 +99,8 @@ impl QuorumContender {
             request.ttl = self.shared.capped(request.ttl);
             let joining = handle.lock.contend(&request);
             if let Some(Ok(contender)) = at_most(&*self.shared.clock, LOOK_AGAIN, joining).await {
-                sent.answered();
+                // No answer: some stores join a queue before their server has heard of it.
+                drop(sent);
                 let contender = Arc::new(Mutex::new(Some(contender)));
                 self.place = Some(Place { at, contender });
                 return;
@@ -109,6 +117,22 @@ impl QuorumContender {
             self.leave_in_background();
         }
         self.take_place().await;
+    }
+
+    /// Asks the member of the place for something, in the background. The waiter's own requests are
+    /// its contender's, and do not show whether the member answers. A waiter that is not first would
+    /// otherwise sleep at a member that has stopped, while the others can grant the lock.
+    fn look_at_member(&mut self) {
+        let now = self.shared.clock.now();
+        if let Some(place) = &self.place
+            && now >= self.look_at
+        {
+            self.look_at = now + LOOK_AT_MEMBER;
+            let (shared, at) = (Arc::clone(&self.shared), place.at);
+            (self.shared.spawn)(Box::pin(async move {
+                let _ = shared.is_ours(at).await;
+            }));
+        }
     }
 
     fn leave_in_background(&mut self) {
@@ -140,6 +164,7 @@ impl Contender for QuorumContender {
 
     async fn wait(&mut self, at_most_for: Duration) {
         self.change_place().await;
+        self.look_at_member();
         let clock = Arc::clone(&self.shared.clock);
         let most = at_most_for.min(LOOK_AGAIN);
         match &self.place {

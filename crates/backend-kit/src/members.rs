@@ -268,6 +268,11 @@ impl MemberHandle {
             records: store.records(),
         }
     }
+
+    async fn close(&self) {
+        self.lock.close().await;
+        self.records.close().await;
+    }
 }
 
 impl Member {
@@ -307,7 +312,18 @@ impl Member {
         loop {
             match open(Arc::clone(&self.clock)).await {
                 Ok(handle) => {
-                    self.state.send_replace(State::Open(handle));
+                    let mut late = Some(handle);
+                    self.state.send_if_modified(|state| {
+                        let is_open = !matches!(state, State::Closed);
+                        if is_open && let Some(handle) = late.take() {
+                            *state = State::Open(handle);
+                        }
+                        is_open
+                    });
+                    // The member was closed meanwhile, and nobody else would close this handle.
+                    if let Some(handle) = late {
+                        handle.close().await;
+                    }
                     return;
                 }
                 Err(error) => {
@@ -414,8 +430,7 @@ impl Member {
     async fn close(&self) {
         let before = self.state.send_replace(State::Closed);
         if let State::Open(handle) = before {
-            handle.lock.close().await;
-            handle.records.close().await;
+            handle.close().await;
         }
     }
 }
@@ -430,6 +445,11 @@ impl fmt::Debug for Member {
 }
 
 impl Sent<'_> {
+    /// Notes that the member cannot serve requests now, as when it refuses connections.
+    pub fn refused(self) {
+        self.member.traffic.lock().silent = true;
+    }
+
     /// Notes that the member has answered.
     pub fn answered(self) {
         let mut traffic = self.member.traffic.lock();
@@ -440,7 +460,13 @@ impl Sent<'_> {
 
 impl Drop for Sent<'_> {
     fn drop(&mut self) {
-        self.member.traffic.lock().in_flight -= 1;
+        let now = self.member.clock.now();
+        let mut traffic = self.member.traffic.lock();
+        traffic.in_flight -= 1;
+        // The last request can end without an answer, and nobody may send another one.
+        if now.since(traffic.since) > SILENT_AFTER {
+            traffic.silent = true;
+        }
     }
 }
 

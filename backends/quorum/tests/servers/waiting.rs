@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use distlock_core::{Clock as _, Locker, SystemClock};
-use distlock_harness::servers::redis::RedisServer;
+use distlock_harness::{Signal, eventually_async, servers::redis::RedisServer};
 use distlock_quorum::init;
 
-use crate::common::{drivers, open, url_of};
+use crate::common::{drivers, open, redis_servers, url_of, url_of_servers};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -39,6 +39,45 @@ async fn a_waiter_is_not_refused_by_its_own_place() {
     assert!(waits[4] < Duration::from_millis(150), "{waits:?}");
     one.close().await;
     two.close().await;
+}
+
+/// A waiter that is not first makes no attempt. Only its look at the member where it waits tells it
+/// that the member has stopped.
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_leave_a_member_that_has_stopped() {
+    let servers = redis_servers(3);
+    let url = url_of_servers(&servers, "30s");
+    init(url.as_str(), &drivers(), false).await.unwrap();
+    let first = open(&url).await.unwrap();
+    let held = first.locker().lock("stopped").ttl(LONG);
+    let held = held.acquire().await.unwrap();
+    let mut waiting = Vec::new();
+    for _ in 0..2 {
+        let store = open(&url).await.unwrap();
+        let asking = store.locker().lock("stopped").ttl(LONG).wait(LONG);
+        waiting.push(tokio::spawn(async move {
+            assert!(asking.acquire().await.unwrap().release().await.is_clean());
+            store.close().await;
+        }));
+    }
+    let entries = |server: &RedisServer| {
+        let keys = server.command(&["KEYS", "*:queue-entry:*"]).unwrap();
+        keys.lines().count()
+    };
+    let queue = eventually_async("both are in the queue of one member", LONG, || async {
+        servers.iter().find(|server| entries(server) == 2)
+    });
+    let queue = queue.await.unwrap();
+    queue.signal(Signal::STOP).unwrap();
+    let released = SystemClock.now();
+    assert!(held.release().await.is_clean());
+    for waiter in waiting {
+        waiter.await.unwrap();
+    }
+    let took = SystemClock.now().since(released);
+    queue.signal(Signal::CONT).unwrap();
+    assert!(took < Duration::from_secs(15), "{took:?}");
+    first.close().await;
 }
 
 /// The waiters of both clients, one after the other.
