@@ -79,13 +79,19 @@ pub async fn init(
         let quorum = if blank { Uuid::new_v4() } else { found };
         let at_once = blank || new;
         let mut written = true;
-        for (member, look) in members.all().iter().zip(looks.iter().flatten()) {
+        // As in `admission::complete`: one after the other, up to the first conflict.
+        let mut named: Vec<_> = members.all().iter().zip(looks.iter().flatten()).collect();
+        named.sort_by_key(|(member, _)| member.name());
+        for (member, look) in named {
             let kept = look.age_since_loss().is_some();
             let votes_at_once = |(_, marker): &(_, Marker)| marker.at_once || !new;
             let is_current = kept && look.marked.as_ref().is_some_and(votes_at_once);
             if !is_current {
                 let marker = admission::marker_of(member, agreement, quorum, &looks, look, at_once);
-                written &= admission::write(member, marker, look.expect()).await?;
+                written = admission::write(member, marker, look.expect()).await?;
+            }
+            if !written {
+                break;
             }
         }
         if written {
@@ -160,11 +166,6 @@ pub async fn reconfigure(
     let old_members = open_all(&from, drivers, false).await?;
     let new_members = open_all(&to, drivers, true).await?;
     let looks = admission::look_at_all(&old_members).await;
-    let known = looks
-        .iter()
-        .flatten()
-        .filter_map(|look| look.marked.as_ref());
-    let markers: Vec<&Marker> = known.map(|(_, marker)| marker).collect();
     // The id follows from the old one, so a second call goes on with what the first has begun.
     let moved = |old: Uuid| Uuid::new_v5(&to.agreement.digest(), old.as_bytes());
     let mut id = None;
@@ -195,11 +196,7 @@ pub async fn reconfigure(
                        init`";
         return Err(Error::new(ErrorKind::InvalidConfig, problem).on(NAME));
     };
-    let longest = markers
-        .iter()
-        .map(|marker| marker.longest_lease_ms)
-        .max()
-        .unwrap_or(0);
+    let longest = admission::longest_lease_ms(&from.agreement, &looks);
     let agreed = u64::try_from(to.agreement.max_lease.as_millis()).unwrap_or(u64::MAX);
     let longest_lease_ms = longest.max(agreed);
     let marker = |member: &Member, look: &Look, agreement: Uuid| Marker {
@@ -210,6 +207,26 @@ pub async fn reconfigure(
         longest_lease_ms,
         at_once: false,
     };
+    // A member that has left an earlier quorum counts for nobody, so it can join this one.
+    let check_is_free = |member: &Member, look: &Look, of_old: Uuid| {
+        let Some((_, stored)) = &look.marked else {
+            return Ok(());
+        };
+        if [Marker::RETIRED, of_old].contains(&stored.agreement) || stored.quorum == id {
+            return Ok(());
+        }
+        let problem = format!("it belongs to quorum {}", stored.quorum);
+        Err(member.of_this(Error::new(ErrorKind::InvalidConfig, problem).on(NAME)))
+    };
+    // Looked at before the old members are retired: a move that cannot end must not begin.
+    for (member, look) in new_members
+        .all()
+        .iter()
+        .zip(admission::look_at_all(&new_members).await)
+    {
+        // A member of both lists is not retired yet.
+        check_is_free(member, &look?, from.agreement.digest())?;
+    }
     let mut replaced = 0;
     for (member, look) in old_members.all().iter().zip(&looks) {
         let Ok(look) = look else { continue };
@@ -236,12 +253,7 @@ pub async fn reconfigure(
         if stored == Some(&expected) {
             continue;
         }
-        // A member that has left an earlier quorum counts for nobody, so it can join this one.
-        let belongs = |stored: &&Marker| stored.agreement != Marker::RETIRED && stored.quorum != id;
-        if let Some(stored) = stored.filter(belongs) {
-            let problem = format!("it belongs to quorum {}", stored.quorum);
-            return Err(member.of_this(Error::new(ErrorKind::InvalidConfig, problem).on(NAME)));
-        }
+        check_is_free(member, &look, Marker::RETIRED)?;
         if !admission::write(member, expected, look.expect()).await? {
             let problem = "another client changed the marker at the same time: run it again";
             return Err(member.of_this(Error::new(ErrorKind::Unavailable, problem).on(NAME)));

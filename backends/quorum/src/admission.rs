@@ -19,7 +19,7 @@ use futures_util::future::join_all;
 use uuid::Uuid;
 
 use crate::{
-    marker::{Agreement, Marker},
+    marker::{Agreement, Marker, silence},
     shared::{NAME, Shared},
 };
 
@@ -188,23 +188,22 @@ async fn complete(
     quorum: Uuid,
     looks: &[Result<Look>],
 ) -> Result<bool> {
-    let writes = members
-        .all()
-        .iter()
-        .zip(looks)
-        .filter_map(|(member, look)| {
-            let look = look.as_ref().ok()?;
-            if look.age_since_loss().is_some() {
-                return None;
-            }
-            let marker = marker_of(member, agreement, quorum, looks, look, false);
-            Some(write(member, marker, look.expect()))
-        });
-    let mut written = true;
-    for result in join_all(writes).await {
-        written &= result?;
+    // In the order of the names, and only up to the first conflict: of two callers that make the
+    // quorum at the same time, the one that is first at the first member makes it alone. Otherwise
+    // their markers could be mixed, and nobody could use the members.
+    let mut named: Vec<_> = members.all().iter().zip(looks).collect();
+    named.sort_by_key(|(member, _)| member.name());
+    for (member, look) in named {
+        let Ok(look) = look else { continue };
+        if look.age_since_loss().is_some() {
+            continue;
+        }
+        let marker = marker_of(member, agreement, quorum, looks, look, false);
+        if !write(member, marker, look.expect()).await? {
+            return Ok(false);
+        }
     }
-    Ok(written)
+    Ok(true)
 }
 
 /// The marker that a member gets.
@@ -216,20 +215,34 @@ pub(crate) fn marker_of(
     look: &Look,
     at_once: bool,
 ) -> Marker {
-    let told = looks
-        .iter()
-        .flatten()
-        .filter_map(|look| look.marked.as_ref());
-    let longest = told.map(|(_, marker)| marker.longest_lease_ms).max();
-    let agreed = u64::try_from(agreement.max_lease.as_millis()).unwrap_or(u64::MAX);
     Marker {
         quorum,
         agreement: agreement.digest(),
         member: member.name().to_owned(),
         epoch: look.epoch.clone(),
-        longest_lease_ms: longest.unwrap_or(0).max(agreed),
+        longest_lease_ms: longest_lease_ms(agreement, looks),
         at_once,
     }
+}
+
+/// The longest lease, in milliseconds, that may still run, by what the markers say. It is more than
+/// the agreed one for a while after that was lowered: until one of the markers is so old that every
+/// lease from before has ended.
+pub(crate) fn longest_lease_ms(agreement: &Agreement, looks: &[Result<Look>]) -> u64 {
+    let agreed = u64::try_from(agreement.max_lease.as_millis()).unwrap_or(u64::MAX);
+    let told = looks
+        .iter()
+        .flatten()
+        .filter_map(|look| look.marked.as_ref());
+    let is_over = |(entry, marker): &(Entry, Marker)| {
+        let silence = silence(Duration::from_millis(marker.longest_lease_ms));
+        entry.age.is_some_and(|age| age >= silence)
+    };
+    if told.clone().any(is_over) {
+        return agreed;
+    }
+    let longest = told.map(|(_, marker)| marker.longest_lease_ms).max();
+    longest.unwrap_or(0).max(agreed)
 }
 
 /// Writes a marker. Returns false when the stored marker is not as expected.

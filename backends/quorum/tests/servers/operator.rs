@@ -45,6 +45,29 @@ async fn a_quorum_is_made_once_and_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn two_operators_make_one_quorum() {
+    let servers = redis_servers(3);
+    let url = url_of_servers(&servers, "60s");
+    for _ in 0..10 {
+        for server in &servers {
+            server.command(&["FLUSHALL"]).unwrap();
+        }
+        let known = drivers();
+        let (one, two, client) = tokio::join!(
+            init(url.as_str(), &known, false),
+            init(url.as_str(), &known, false),
+            open(&url),
+        );
+        let (one, two) = (one.unwrap(), two.unwrap());
+        client.unwrap().close().await;
+        for member in show(url.as_str(), &known).await.unwrap() {
+            let marker = member.marker.unwrap().unwrap();
+            assert_eq!(marker.difference, None, "{one:?}\n{two:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_quorum_moves_to_other_members_without_two_holders() {
     let servers = redis_servers(5);
     let urls: Vec<_> = servers.iter().map(RedisServer::url).collect();
