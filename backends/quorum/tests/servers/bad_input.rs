@@ -194,6 +194,21 @@ async fn a_mariadb_that_does_not_flush_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_evicts_locks_is_refused() {
+    let mut servers = redis_servers(2);
+    let evicting = ["maxmemory 100mb", "maxmemory-policy allkeys-lru"];
+    servers.push(RedisServer::with(&evicting).unwrap());
+    let url = url_of_servers(&servers, "60s");
+    let error = init(url.as_str(), &drivers(), false).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    let said = error.to_string();
+    assert!(
+        said.contains("member \"c\"") && said.contains("eviction"),
+        "{said}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_postgres_that_does_not_flush_is_refused() {
     let servers = redis_servers(2);
     let refuse = async |database: &str, says: &str| {

@@ -677,8 +677,8 @@ pub struct Finding {
     pub verdict: Verdict,
     /// The value that was found, and the remedy where the verdict is not [`Verdict::Pass`].
     pub detail: String,
-    /// Whether, because of this setting, a crash may take back locks that the store has granted,
-    /// and the store's epoch stays the same.
+    /// Whether, because of this setting, a crash or a lack of memory may take back locks that the
+    /// store has granted, and the store's epoch stays the same.
     pub may_forget: bool,
 }
 
