@@ -5,8 +5,8 @@
 //!
 //! - A member counts for a renewal only if it has confirmed a token of at least the lease's token
 //!   under the lease's owner, and if its marker is still one of this quorum.
-//! - A renewal with a shorter TTL whose answer was lost may still arrive at its member. So this
-//!   member never counts for longer than that TTL, while the others do.
+//! - A grant, a raise or a renewal with a shorter TTL whose answer was lost may still arrive at its
+//!   member. So this member never counts for longer than that TTL, while the others do.
 
 use std::{
     collections::HashMap,
@@ -48,17 +48,23 @@ pub(crate) struct Held {
     request: AcquireRequest,
     asked_by: OwnerId,
     pub(crate) token: FencingToken,
-    /// Whether the lease is being released. A grant that comes afterwards is released, also one
-    /// that answers the round.
-    ending: Arc<AtomicBool>,
+    course: Arc<Course>,
     /// The longest TTL that the lease was asked for.
     longest: Mutex<Ttl>,
     /// The end of the lease at every member, if nobody renews it again.
     over: Mutex<Moment>,
+}
+
+/// What may still happen to a lease at its members. The round and the lease that it got share it.
+#[derive(Debug)]
+pub(crate) struct Course {
+    /// Whether the lease is being released. A grant that comes afterwards is released, also one
+    /// that answers the round.
+    pub(crate) ending: AtomicBool,
     members: Vec<Mutex<Unanswered>>,
 }
 
-/// The renewals of one member that may still arrive.
+/// The requests to one member that set the end of the lease there, and may still arrive.
 #[derive(Debug, Default)]
 struct Unanswered {
     in_flight: Vec<Duration>,
@@ -84,7 +90,7 @@ impl Leases {
         request: AcquireRequest,
         asked_by: OwnerId,
         token: FencingToken,
-        ending: Arc<AtomicBool>,
+        course: Arc<Course>,
     ) {
         let now = shared.clock.now();
         let owner = request.owner;
@@ -94,13 +100,7 @@ impl Leases {
             request,
             asked_by,
             token,
-            ending,
-            members: shared
-                .members
-                .all()
-                .iter()
-                .map(|_| Mutex::default())
-                .collect(),
+            course,
         });
         let mut table = self.held.lock();
         // A guard whose lease was lost is not released by anybody, so ended leases are removed
@@ -128,33 +128,55 @@ impl Leases {
         let table = self.held.lock();
         let owner = table.by_request.get(&request.owner)?;
         let held = table.by_owner.get(owner)?;
-        (held.request.name == request.name).then(|| Arc::clone(held))
+        let is_current = held.request.name == request.name && !held.course.is_ending();
+        is_current.then(|| Arc::clone(held))
     }
 
     fn remove(&self, held: &Held) {
         let mut table = self.held.lock();
         table.by_owner.remove(&held.request.owner);
-        table.by_request.remove(&held.asked_by);
+        // A later round of the same request may have taken the place.
+        if table.by_request.get(&held.asked_by) == Some(&held.request.owner) {
+            table.by_request.remove(&held.asked_by);
+        }
     }
 }
 
-impl Unanswered {
-    fn sent(&mut self, ttl: Duration) {
-        self.in_flight.push(ttl);
+impl Course {
+    pub(crate) fn new(members: usize) -> Arc<Self> {
+        Arc::new(Self {
+            ending: AtomicBool::new(false),
+            members: (0..members).map(|_| Mutex::default()).collect(),
+        })
     }
 
-    fn answered(&mut self, ttl: Duration, lost: bool) {
-        if let Some(at) = self.in_flight.iter().position(|&it| it == ttl) {
-            self.in_flight.swap_remove(at);
+    pub(crate) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::SeqCst)
+    }
+
+    /// Notes a request that is about to be sent, and that makes the lease end after this TTL.
+    pub(crate) fn sent(&self, at: usize, ttl: Ttl) {
+        self.members[at].lock().in_flight.push(ttl.duration());
+    }
+
+    /// Notes the answer to such a request. A request whose answer was lost may still arrive.
+    pub(crate) fn answered<T>(&self, at: usize, ttl: Ttl, answer: &Result<T>) {
+        let ttl = ttl.duration();
+        let mut unanswered = self.members[at].lock();
+        if let Some(first) = unanswered.in_flight.iter().position(|&it| it == ttl) {
+            unanswered.in_flight.swap_remove(first);
         }
-        if lost {
-            self.lost = Some(self.lost.map_or(ttl, |before| before.min(ttl)));
+        if answer.as_ref().is_err_and(|error| !error.did_not_happen()) {
+            let before = unanswered.lost;
+            unanswered.lost = Some(before.map_or(ttl, |before| before.min(ttl)));
         }
     }
 
     /// The longest time that a renewal may count for at this member.
-    fn cap(&self) -> Option<Duration> {
-        self.in_flight.iter().copied().chain(self.lost).min()
+    fn cap(&self, at: usize) -> Option<Duration> {
+        let unanswered = self.members[at].lock();
+        let in_flight = unanswered.in_flight.iter().copied();
+        in_flight.chain(unanswered.lost).min()
     }
 }
 
@@ -264,15 +286,10 @@ impl Held {
     async fn vote(&self, shared: &Shared, at: usize, ttl: Ttl) -> Vote {
         let lease = self.lease();
         let renewal = Renewal::raising(ttl, self.token);
-        let unanswered = &self.members[at];
-        unanswered.lock().sent(ttl.duration());
+        self.course.sent(at, ttl);
         let (renewed, ours) = tokio::join!(shared.renew(at, &lease, &renewal), shared.is_ours(at));
-        let lost = renewed.as_ref().is_err_and(|error| !error.did_not_happen());
-        let cap = {
-            let mut unanswered = unanswered.lock();
-            unanswered.answered(ttl.duration(), lost);
-            unanswered.cap()
-        };
+        self.course.answered(at, ttl, &renewed);
+        let cap = self.course.cap(at);
         match (renewed, ours) {
             (Ok(Renewed::NotHeld(reason)), ours) => Vote::Gone {
                 reason,
@@ -295,31 +312,37 @@ impl Held {
     async fn grant_again(&self, shared: &Shared, at: usize, ttl: Ttl) {
         let mut request = self.request.clone();
         request.ttl = ttl;
-        if self.ending.load(Ordering::SeqCst) {
+        // A process that stood still for a while may come here after the end of the lease.
+        let is_over = shared.clock.now() >= *self.over.lock();
+        if is_over || self.course.is_ending() {
             return;
         }
+        self.course.sent(at, ttl);
         let attempt = shared.try_acquire(at, &request, None).await;
+        self.course.answered(at, ttl, &attempt);
         let may_hold = match &attempt {
             Ok(Attempt::Acquired(_)) => true,
             Ok(Attempt::Busy(_)) => false,
             Err(error) => !error.did_not_happen(),
         };
         // The release of this lease may have passed the member before the grant.
-        if may_hold && self.ending.load(Ordering::SeqCst) {
+        if may_hold && self.course.is_ending() {
             let until = shared.clock.now() + ttl.duration();
-            shared.release_until(at, &self.lease(), until).await;
+            shared
+                .release_until(at, &self.lease(), until, attempt.is_err())
+                .await;
         }
     }
 
     /// Marks the lease as ended, and frees it at all members in the background.
     fn end(self: &Arc<Self>, shared: &Arc<Shared>) {
-        self.ending.store(true, Ordering::SeqCst);
+        self.course.ending.store(true, Ordering::SeqCst);
         shared.leases.remove(self);
         for at in 0..shared.members.all().len() {
             let (held, shared) = (Arc::clone(self), Arc::clone(shared));
             (Arc::clone(&shared).spawn)(Box::pin(async move {
                 let until = *held.over.lock();
-                shared.release_until(at, &held.lease(), until).await;
+                shared.release_until(at, &held.lease(), until, false).await;
             }));
         }
     }
@@ -332,7 +355,7 @@ pub(crate) async fn release(
     held: Option<&Arc<Held>>,
 ) -> Result<ReleaseOutcome> {
     if let Some(held) = held {
-        held.ending.store(true, Ordering::SeqCst);
+        held.course.ending.store(true, Ordering::SeqCst);
     }
     let members = shared.members.all().len();
     let until = held.map_or_else(
@@ -348,7 +371,7 @@ pub(crate) async fn release(
             let again = answer.is_err();
             let _ = sender.send(answer);
             if again {
-                shared.release_until(at, &lease, until).await;
+                shared.release_until(at, &lease, until, false).await;
             }
         }));
     }

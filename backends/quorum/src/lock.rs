@@ -19,7 +19,7 @@ use futures_util::future::join_all;
 use uuid::Uuid;
 
 use crate::{
-    leases,
+    leases::{self, Course},
     round::Outcome,
     run,
     shared::{LATE, NAME, Shared},
@@ -116,8 +116,8 @@ pub(crate) async fn attempt(
         // what this round holds under the same owner.
         asked.owner = OwnerId::new();
         asked.ttl = ttl;
-        let ending = Arc::default();
-        let round = run::run(shared, asked.clone(), first, place.cloned(), &ending);
+        let course = Course::new(shared.members.all().len());
+        let round = run::run(shared, asked.clone(), first, place.cloned(), &course);
         match round.await {
             Outcome::Held {
                 token,
@@ -128,7 +128,7 @@ pub(crate) async fn attempt(
                 grant.owner = Some(asked.owner);
                 grant.counts_from = Some(from);
                 let asked_by = request.owner;
-                shared.leases.insert(shared, asked, asked_by, token, ending);
+                shared.leases.insert(shared, asked, asked_by, token, course);
                 return Ok(Attempt::Acquired(grant));
             }
             // Several rounds that ask at the same time can divide the members among them. In each

@@ -112,6 +112,8 @@ pub(crate) enum Step {
     Raise(usize, FencingToken),
     /// Releases the lock at this member, in the name of the round's owner.
     Release(usize),
+    /// The same where the answer to the grant was lost: the grant may arrive after the release.
+    ReleaseLate(usize),
 }
 
 impl Vote {
@@ -200,7 +202,7 @@ impl Round {
         match self.outcome {
             None => self.decide(),
             Some(Outcome::Held { .. }) => Vec::new(),
-            Some(_) if may_hold => vec![Step::Release(member)],
+            Some(_) if may_hold => vec![Step::ReleaseLate(member)],
             Some(_) => Vec::new(),
         }
     }
@@ -268,16 +270,13 @@ impl Round {
 
     fn end(&mut self, outcome: Outcome) -> Vec<Step> {
         self.outcome = Some(outcome);
-        let may_hold = |&member: &usize| match self.votes[member].answer {
-            Answer::Granted(_) => true,
-            Answer::Failed { may_hold, .. } => may_hold,
+        let release = |member: usize| match self.votes[member].answer {
+            Answer::Granted(_) => Some(Step::Release(member)),
+            Answer::Failed { may_hold: true, .. } => Some(Step::ReleaseLate(member)),
             // A member without an answer is released when its answer comes.
-            Answer::None | Answer::Busy(_) => false,
+            Answer::Failed { .. } | Answer::None | Answer::Busy(_) => None,
         };
-        (0..self.votes.len())
-            .filter(may_hold)
-            .map(Step::Release)
-            .collect()
+        (0..self.votes.len()).filter_map(release).collect()
     }
 
     /// The grant of a member that may still be counted.
@@ -661,8 +660,8 @@ mod tests {
 
         let mut round = Round::new(3, MAX_LEASE);
         round.failed(0, lost.clone());
-        assert_eq!(round.failed(1, away()), [Step::Release(0)]);
-        assert_eq!(round.failed(2, lost), [Step::Release(2)]);
+        assert_eq!(round.failed(1, away()), [Step::ReleaseLate(0)]);
+        assert_eq!(round.failed(2, lost), [Step::ReleaseLate(2)]);
     }
 
     #[test]
@@ -672,7 +671,7 @@ mod tests {
         round.marker(0, votes(0));
         round.busy(1, None);
         let steps = round.give_up_late();
-        assert!(steps.contains(&Step::Release(0)) && steps.contains(&Step::Release(2)));
+        assert!(steps.contains(&Step::Release(0)) && steps.contains(&Step::ReleaseLate(2)));
         assert!(matches!(
             round.outcome(),
             Some(Outcome::Busy { split: true, .. })

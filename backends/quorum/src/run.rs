@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 
 use crate::{
     admission,
+    leases::Course,
     marker::Standing,
     round::{Granted, Outcome, Round, Step},
     shared::Shared,
@@ -40,8 +41,9 @@ struct Running {
     request: AcquireRequest,
     /// The member that is asked before the others.
     first: Option<usize>,
-    /// Whether the lease that the round got is being released.
-    ending: Arc<AtomicBool>,
+    /// Whether the others are asked.
+    rest_asked: AtomicBool,
+    course: Arc<Course>,
     round: Mutex<Round>,
     decided: Notify,
     /// The moment at which every lease of this round has ended.
@@ -57,8 +59,8 @@ struct AbandonOnDrop {
 
 /// Runs one round. The request has an owner of its own and a TTL of at most the longest lease. All
 /// members are asked at once; with a `first` member, the others are asked only after its answer,
-/// unless the lock is busy there. The member of the `place` is asked with that place. `ending` says
-/// later whether the lease that the round got is being released.
+/// unless the lock is busy there. The member of the `place` is asked with that place. The lease that
+/// the round gets has the same `course`.
 ///
 /// # Cancel safety
 /// Safe: a round that is dropped is given up, and what was granted is released in the background.
@@ -67,7 +69,7 @@ pub(crate) async fn run(
     request: AcquireRequest,
     first: Option<usize>,
     place: Option<Place>,
-    ending: &Arc<AtomicBool>,
+    course: &Arc<Course>,
 ) -> Outcome {
     let members = shared.members.all().len();
     let now = shared.clock.now();
@@ -77,12 +79,13 @@ pub(crate) async fn run(
         // The last grant may reach a member late, at the end of a request timeout.
         over: now + request.ttl.duration() * 2,
         first,
-        ending: Arc::clone(ending),
+        rest_asked: AtomicBool::new(first.is_none()),
+        course: Arc::clone(course),
         shared: Arc::clone(shared),
         request,
     });
     match first {
-        Some(at) => (shared.spawn)(Box::pin(Arc::clone(&running).ask(at, place))),
+        Some(at) => (shared.spawn)(Box::pin(Arc::clone(&running).ask(at, place.clone()))),
         None => running.ask_all_but(None, place.as_ref()),
     }
     let mut abandon = AbandonOnDrop {
@@ -95,6 +98,10 @@ pub(crate) async fn run(
         let decided = running.decided.notified();
         if at_most(&*shared.clock, SLOW, decided).await.is_some() {
             break;
+        }
+        // The first member may have stopped a moment ago, and the others can grant without it.
+        if let Some(at) = first {
+            running.ask_rest(at, place.as_ref());
         }
         if shared.clock.now() < late {
             running.note(Round::pass_by_slow);
@@ -125,14 +132,20 @@ impl Running {
             let running = Arc::clone(self);
             (self.shared.spawn)(match step {
                 Step::Raise(at, token) => Box::pin(running.raise(at, token)),
-                Step::Release(at) => Box::pin(async move {
-                    let lease = running.lease();
-                    running.shared.release_until(at, &lease, running.over).await;
-                }),
+                Step::Release(at) => Box::pin(running.release(at, false)),
+                Step::ReleaseLate(at) => Box::pin(running.release(at, true)),
             });
         }
         if decided {
             self.decided.notify_one();
+        }
+    }
+
+    /// Asks the members beside the first one, unless that has happened or the round is decided.
+    fn ask_rest(self: &Arc<Self>, first: usize, place: Option<&Place>) {
+        let is_decided = self.round.lock().outcome().is_some();
+        if !is_decided && !self.rest_asked.swap(true, Ordering::SeqCst) {
+            self.ask_all_but(Some(first), place);
         }
     }
 
@@ -146,13 +159,15 @@ impl Running {
     /// Asks one member for the lock, and reads its marker after a grant.
     async fn ask(self: Arc<Self>, at: usize, place: Option<Place>) {
         let (sent, request) = (self.shared.clock.now(), &self.request);
+        self.course.sent(at, request.ttl);
         let answer = self.shared.try_acquire(at, request, place.as_ref()).await;
+        self.course.answered(at, request.ttl, &answer);
         if self.first == Some(at) {
             match answer {
-                Ok(Attempt::Busy(holder)) => return self.note(|round| round.refused(holder)),
-                Ok(Attempt::Acquired(_)) | Err(_) => {
-                    self.ask_all_but(Some(at), place.as_ref());
+                Ok(Attempt::Busy(holder)) if !self.rest_asked.swap(true, Ordering::SeqCst) => {
+                    return self.note(|round| round.refused(holder));
                 }
+                _ => self.ask_rest(at, place.as_ref()),
             }
         }
         // The waiter may have gone away, and its place ends with the last that has it.
@@ -164,11 +179,8 @@ impl Running {
         };
         // A short lease can be over before a slow member has answered. Its release may have passed
         // the member before the grant.
-        if may_hold && self.ending.load(Ordering::SeqCst) {
-            return self
-                .shared
-                .release_until(at, &self.lease(), self.over)
-                .await;
+        if may_hold && self.course.is_ending() {
+            return self.release(at, answer.is_err()).await;
         }
         let grant = match answer {
             Ok(Attempt::Acquired(grant)) => grant,
@@ -207,9 +219,19 @@ impl Running {
         }
     }
 
+    async fn release(self: Arc<Self>, at: usize, may_arrive: bool) {
+        self.shared
+            .release_until(at, &self.lease(), self.over, may_arrive)
+            .await;
+    }
+
     async fn raise(self: Arc<Self>, at: usize, token: FencingToken) {
-        let renewal = Renewal::raising(self.request.ttl, token);
-        let raised = match self.shared.renew(at, &self.lease(), &renewal).await {
+        let ttl = self.request.ttl;
+        let renewal = Renewal::raising(ttl, token);
+        self.course.sent(at, ttl);
+        let answer = self.shared.renew(at, &self.lease(), &renewal).await;
+        self.course.answered(at, ttl, &answer);
+        let raised = match answer {
             Ok(Renewed::Extended { token, .. }) => Ok(token),
             Ok(Renewed::NotHeld(reason)) => {
                 let problem = format!("a member lost the lock during the round: {reason}");

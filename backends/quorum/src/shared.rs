@@ -32,6 +32,10 @@ pub(crate) const NAME: &str = "quorum";
 /// The shortest and the longest pause between two tries to release a lock at one member.
 const RELEASE_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
+/// The time after which a request whose answer was lost no longer arrives at its member: clients
+/// give up a connection without answers after some seconds.
+const LATEST_ARRIVAL: Duration = Duration::from_secs(30);
+
 /// The longest time that an inspection, or an opening with a majority, waits for a member.
 pub(crate) const LATE: Duration = Duration::from_secs(1);
 
@@ -163,12 +167,31 @@ impl Shared {
     }
 
     /// Releases a lock at one member, again and again until the member has answered or the lease
-    /// has ended there.
-    pub(crate) async fn release_until(&self, at: usize, lease: &Lease, until: Moment) {
+    /// has ended there. `may_arrive` says that a grant whose answer was lost may reach the member
+    /// after this release: then that nothing is held proves nothing for a while.
+    pub(crate) async fn release_until(
+        &self,
+        at: usize,
+        lease: &Lease,
+        until: Moment,
+        may_arrive: bool,
+    ) {
         let (mut pause, longest) = RELEASE_PAUSES;
-        while let Err(error) = self.release(at, lease).await {
-            if error.kind() == ErrorKind::Closed || self.clock.now() + pause >= until {
-                tracing::debug!(%error, "a member keeps a lease until it ends");
+        let mut late = self.clock.now();
+        if may_arrive {
+            late = late + LATEST_ARRIVAL;
+        }
+        loop {
+            let until = match self.release(at, lease).await {
+                Ok(ReleaseOutcome::Released { .. }) => return,
+                Ok(ReleaseOutcome::NotHeld) => until.min(late),
+                Err(error) if error.kind() == ErrorKind::Closed => return,
+                Err(error) => {
+                    tracing::debug!(%error, "a member may keep a lease until it ends");
+                    until
+                }
+            };
+            if self.clock.now() + pause >= until {
                 return;
             }
             self.clock.sleep(pause).await;
