@@ -5,16 +5,19 @@
 //! answer gets one request at a time until it answers again; otherwise the requests of a busy
 //! process would pile up.
 
-use std::{fmt, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    future::poll_fn,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use distlock_core::{
     Clock, DistLock, Error, ErrorKind, Moment, Records, Result, Store, at_most, sync::Mutex,
 };
-use futures_util::{
-    future::{AbortHandle, abortable, join_all},
-    stream::{FuturesUnordered, StreamExt as _},
-};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::{Drivers, Spawner, Target};
 
@@ -44,8 +47,8 @@ pub type MemberCheck = fn(MemberHandle) -> Pin<Box<dyn Future<Output = Result<()
 #[derive(Debug)]
 pub struct Members {
     members: Vec<Arc<Member>>,
-    /// The tasks that open members. They end with this value.
-    opening: Vec<AbortHandle>,
+    /// The tasks of this value end when something is sent here, or with this value.
+    closing: watch::Sender<()>,
     spawner: Spawner,
 }
 
@@ -159,20 +162,28 @@ impl Members {
     fn none(spawner: Spawner) -> Self {
         Self {
             members: Vec::new(),
-            opening: Vec::new(),
+            closing: watch::Sender::new(()),
             spawner,
         }
     }
 
     /// Adds a member, and starts the task that opens it.
     fn add(&mut self, member: Arc<Member>, opening: impl Future<Output = ()> + Send + 'static) {
-        let (opening, handle) = abortable(opening);
-        // The task ends when the member is open, or with this value.
-        self.spawner.spawn(async move {
-            let _ = opening.await;
-        });
+        self.spawn(opening);
         self.members.push(member);
-        self.opening.push(handle);
+    }
+
+    /// Starts a task that ends with this value.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let mut closing = self.closing.subscribe();
+        self.spawner.spawn(async move {
+            let (mut closed, mut task) = (pin!(closing.changed()), pin!(task));
+            poll_fn(|context| match closed.as_mut().poll(context) {
+                Poll::Ready(_) => Poll::Ready(()),
+                Poll::Pending => task.as_mut().poll(context),
+            })
+            .await;
+        });
     }
 
     /// Opens second handles on the members, for the calling runtime. Returns when `needed` of them
@@ -219,14 +230,20 @@ impl Members {
     /// Waits until `needed` members are open, or until so many have failed that `needed` members
     /// cannot be open now.
     async fn wait_for(&self, needed: usize) -> Result<()> {
-        let mut tries: FuturesUnordered<_> = self
-            .members
-            .iter()
-            .map(|member| member.first_try())
-            .collect();
-        let (mut open, mut failed) = (0, None);
+        let (tried, mut tries) = mpsc::unbounded_channel();
+        for member in &self.members {
+            let (member, tried) = (Arc::clone(member), tried.clone());
+            self.spawn(async move {
+                // Nobody listens when enough are open.
+                let _ = tried.send(member.first_try().await);
+            });
+        }
+        drop(tried);
+        let (mut left, mut open, mut failed) = (self.members.len(), 0, None);
         while open < needed {
-            match tries.next().await {
+            let next = tries.recv().await;
+            left = left.saturating_sub(1);
+            match next {
                 Some(Ok(())) => open += 1,
                 Some(Err(error)) => failed = Some(error),
                 None => {
@@ -235,7 +252,7 @@ impl Members {
                 }
             }
             // Nobody waits for a member that hangs if the others cannot be enough.
-            if open + tries.len() < needed
+            if open + left < needed
                 && let Some(error) = failed.take()
             {
                 return Err(error);
@@ -246,18 +263,18 @@ impl Members {
 
     /// Closes the members, and stops opening those that are away.
     pub async fn close(&self) {
-        for task in &self.opening {
-            task.abort();
+        self.closing.send_replace(());
+        let (closing, mut all) = mpsc::channel::<()>(1);
+        for member in &self.members {
+            let (member, closing) = (Arc::clone(member), closing.clone());
+            self.spawner.spawn(async move {
+                member.close().await;
+                drop(closing);
+            });
         }
-        join_all(self.members.iter().map(|member| member.close())).await;
-    }
-}
-
-impl Drop for Members {
-    fn drop(&mut self) {
-        for task in &self.opening {
-            task.abort();
-        }
+        drop(closing);
+        // Nothing is sent: the channel ends with the last of the tasks.
+        let _ = all.recv().await;
     }
 }
 
