@@ -91,6 +91,12 @@ impl Context {
 
     /// The backend of another configuration file.
     pub(crate) fn backend_in(file: &Path) -> Outcome<Target> {
+        // Not shown: it has the passwords of the members.
+        if file.to_string_lossy().starts_with("quorum:") {
+            let problem = "--to names a configuration file, and a URL is given: a command line \
+                           shows the passwords of the members to other users";
+            return Err(Failure::new(code::USAGE, problem));
+        }
         let config = Config::load(file)?;
         warn_about_permissions(&config);
         config.backend().cloned().ok_or_else(|| {

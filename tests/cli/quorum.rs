@@ -32,6 +32,13 @@ fn url_of_servers(servers: &[RedisServer], max_lease: &str) -> String {
     url_of(&urls, max_lease)
 }
 
+/// A configuration file with this backend.
+fn config_of(home: &Home, url: &str) -> String {
+    let path = home.path("to.toml");
+    std::fs::write(&path, format!("[backend]\nurl = \"{url}\"\n")).unwrap();
+    path.display().to_string()
+}
+
 fn show(home: &Home, url: &str) -> (i32, Vec<Value>) {
     let shown = run(home, url, &["quorum", "show", "--json"]);
     let lines = shown.stdout.lines();
@@ -106,7 +113,8 @@ fn a_move_ends_the_clients_of_the_old_list_with_78() {
     let new = new.replace(&servers[2].url(), &servers[3].url());
     let made = run(&home, &old, &["quorum", "init"]);
     assert_eq!(made.code, 0, "{made:?}");
-    let moved = run(&home, &old, &["quorum", "reconfigure", "--to", &new]);
+    let to = config_of(&home, &new);
+    let moved = run(&home, &old, &["quorum", "reconfigure", "--to", &to]);
     assert_eq!(moved.code, 0, "{moved:?}");
     let refused = run(&home, &old, &["run", "job", "-n", "--", "true"]);
     refused.assert_failed(78, "was written for other members");
@@ -163,11 +171,15 @@ fn wrong_members_end_with_78_and_show_no_password() {
             done.assert_failed(78, says);
             assert!(!done.stderr.contains("hunter2"), "{done:?}");
         }
-        let moved = ["quorum", "reconfigure", "--to", &url];
         let from = of(&three(&good(3)));
-        let done = run(&home, &from, &moved);
-        done.assert_failed(78, says);
-        assert!(!done.stderr.contains("hunter2"), "{done:?}");
+        for (to, code, says) in [
+            (config_of(&home, &url), 78, says),
+            (url, 64, "--to names a configuration file"),
+        ] {
+            let done = run(&home, &from, &["quorum", "reconfigure", "--to", &to]);
+            done.assert_failed(code, says);
+            assert!(!done.stderr.contains("hunter2"), "{done:?}");
+        }
     }
     let other = run(&home, "redis://:hunter2@h", &["quorum", "show"]);
     assert_eq!(other.code, 78, "{other:?}");
