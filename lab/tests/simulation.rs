@@ -50,7 +50,7 @@ fn every_promise_is_kept_on_fresh_seeds() {
 fn planted_bugs_are_caught() {
     let said = assert_good(&simulate(&["--planted", "--seed", FIXED]));
     let caught = said.lines().filter(|it| it.starts_with("caught")).count();
-    assert!(caught >= 26, "{said}");
+    assert!(caught >= 25, "{said}");
 }
 
 /// Another process has other hash keys for its tables, and must still make the same history.

@@ -55,8 +55,6 @@ pub(crate) enum EngineBug {
     RaiseWithoutOwner,
     /// The token of another holder counts into the token of a round
     BusyTokenCounted,
-    /// A lock that is taken again at a member counts at once, without a raise
-    RegrantCounted,
     /// All rounds of a call have one owner
     OneOwnerForAllRounds,
 }
@@ -109,7 +107,6 @@ impl EngineBug {
             Self::ReplacedMarkerRenewed => &[Exclusion],
             Self::RaiseWithoutOwner => &[Exclusion, Majority, TokensRise],
             Self::BusyTokenCounted => &[OwnAnswer, TokensRise],
-            Self::RegrantCounted => &[Belief, TokensRise],
         }
     }
 
@@ -122,7 +119,6 @@ impl EngineBug {
                 | Self::ReplacedMarkerRenewed
                 | Self::RaiseWithoutOwner
                 | Self::BusyTokenCounted
-                | Self::RegrantCounted
                 | Self::OneOwnerForAllRounds
         )
     }
@@ -157,11 +153,6 @@ impl EngineBug {
                 setting.forget();
                 setting.forced = true;
                 setting.chances.late = setting.chances.late.max(60);
-            }
-            Self::RegrantCounted => {
-                setting.forget();
-                setting.chances.answer_lost = setting.chances.answer_lost.max(80);
-                setting.chances.request_lost = setting.chances.request_lost.max(60);
             }
             _ => {}
         }

@@ -12,7 +12,7 @@ use std::{
 
 use async_trait::async_trait;
 use distlock::{
-    Attempt, DistLock, Entry, Epoch, FencingToken, LossReason, OwnerId, RecordKey, Records, Result,
+    Attempt, DistLock, Entry, Epoch, FencingToken, OwnerId, RecordKey, Records, Result,
     backend::{
         AcquireRequest, Contender, Grant, Lease, LossFeed, ReleaseOutcome, Renewal, Renewed,
     },
@@ -195,19 +195,6 @@ impl BuggyMember<Arc<dyn DistLock>> {
         }
         grant
     }
-
-    /// Takes the lock again at a member that has lost it, and returns the answer of a renewal that
-    /// the member has confirmed.
-    async fn grant_again(&self, lease: &Lease, renewal: &Renewal) -> Option<Renewed> {
-        let mut request = self.bug.known.lock().requests.get(&lease.owner).cloned()?;
-        request.ttl = renewal.ttl;
-        match self.inner.try_acquire(&request).await {
-            Ok(Attempt::Acquired(grant)) => {
-                Some(confirmed(renewal, grant.epoch, renewal.token_floor?))
-            }
-            _ => None,
-        }
-    }
 }
 
 /// Returns the answer to a renewal that was a success.
@@ -266,9 +253,6 @@ impl LockLayer for BuggyMember<Arc<dyn DistLock>> {
         let changed = match (self.bug.bug, of_lease, renewal.token_floor) {
             (EngineBug::RaiseWithoutOwner, false, Some(floor)) => {
                 epoch.map(|epoch| confirmed(renewal, epoch, floor))
-            }
-            (EngineBug::RegrantCounted, true, _) if reason != LossReason::TakenOver => {
-                self.grant_again(lease, renewal).await
             }
             _ => None,
         };
