@@ -59,8 +59,8 @@ struct AbandonOnDrop {
 
 /// Runs one round. The request has an owner of its own and a TTL of at most the longest lease. All
 /// members are asked at once; with a `first` member, the others are asked only after its answer,
-/// unless the lock is busy there. The member of the `place` is asked with that place. The lease that
-/// the round gets has the same `course`.
+/// unless the lock is busy there. The member of the `place` is asked with that place. The lease
+/// that the round gets has the same `course`.
 ///
 /// # Cancel safety
 /// Safe: a round that is dropped is given up, and what was granted is released in the background.

@@ -120,8 +120,8 @@ impl QuorumContender {
     }
 
     /// Asks the member of the place for something, in the background. The waiter's own requests are
-    /// its contender's, and do not show whether the member answers. A waiter that is not first would
-    /// otherwise sleep at a member that has stopped, while the others can grant the lock.
+    /// its contender's, and do not show whether the member answers. A waiter that is not first
+    /// would otherwise sleep at a member that has stopped, while the others can grant the lock.
     fn look_at_member(&mut self) {
         let now = self.shared.clock.now();
         if let Some(place) = &self.place
