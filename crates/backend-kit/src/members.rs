@@ -143,22 +143,6 @@ impl Members {
         Ok(opened)
     }
 
-    /// Makes members of stores that are open.
-    #[must_use]
-    pub fn of_stores(stores: impl IntoIterator<Item = (String, Store)>) -> Self {
-        let members = stores.into_iter().map(|(name, store)| {
-            let url = store.backend().capabilities().backend.to_owned();
-            let member = Member::new(name, url, store.clock());
-            member
-                .state
-                .send_replace(State::Open(MemberHandle::of(&store)));
-            member
-        });
-        let mut opened = Self::none(Spawner::default());
-        opened.members = members.collect();
-        opened
-    }
-
     fn none(spawner: Spawner) -> Self {
         Self {
             members: Vec::new(),
