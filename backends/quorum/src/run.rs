@@ -234,8 +234,9 @@ impl Running {
         let raised = match answer {
             Ok(Renewed::Extended { token, .. }) => Ok(token),
             Ok(Renewed::NotHeld(reason)) => {
-                let problem = format!("a member lost the lock during the round: {reason}");
-                Err(Error::new(ErrorKind::Unavailable, problem))
+                let problem = format!("it lost the lock while it was being granted: {reason}");
+                let error = Error::new(ErrorKind::Unavailable, problem);
+                Err(self.shared.member(at).of_this(error))
             }
             Err(error) => Err(error),
         };

@@ -187,7 +187,10 @@ impl Shared {
                 Ok(ReleaseOutcome::NotHeld) => until.min(late),
                 Err(error) if error.kind() == ErrorKind::Closed => return,
                 Err(error) => {
-                    tracing::debug!(%error, "a member may keep a lease until it ends");
+                    let (lock, member) = (&lease.name, self.member(at).name());
+                    let said = "a lease is not released at a member yet: it is tried again, and \
+                                the lease ends there by itself at the latest";
+                    tracing::debug!(?lock, member, %error, "{said}");
                     until
                 }
             };
