@@ -24,6 +24,10 @@ use crate::{Drivers, Spawner, Target};
 /// The time without an answer after which a member counts as silent.
 const SILENT_AFTER: Duration = Duration::from_millis(500);
 
+/// The time for which further requests follow the first one to a member that was silent. The member
+/// may have been silent long ago, and nobody has asked it since.
+const FOLLOWS: Duration = Duration::from_millis(100);
+
 /// The first pause between two attempts to open a member. Each failure doubles the pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 
@@ -378,9 +382,11 @@ impl Member {
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] when the member is not open, or has stopped to answer and a
-    /// request to it is in flight; [`ErrorKind::Closed`] after a close.
+    /// request to it has been in flight for a while; [`ErrorKind::Closed`] after a close.
     pub fn begin(&self) -> Result<(MemberHandle, Sent<'_>)> {
-        self.begin_unless(|traffic| traffic.silent && traffic.in_flight > 0)
+        self.begin_unless(|traffic, now| {
+            traffic.silent && traffic.in_flight > 0 && now.since(traffic.since) > FOLLOWS
+        })
     }
 
     /// Begins a request also to a member that has stopped to answer.
@@ -388,12 +394,12 @@ impl Member {
     /// # Errors
     /// [`ErrorKind::Unavailable`] when the member is not open; [`ErrorKind::Closed`] after a close.
     pub fn begin_although_silent(&self) -> Result<(MemberHandle, Sent<'_>)> {
-        self.begin_unless(|_| false)
+        self.begin_unless(|_, _| false)
     }
 
     fn begin_unless(
         &self,
-        refuses: impl FnOnce(&Traffic) -> bool,
+        refuses: impl FnOnce(&Traffic, Moment) -> bool,
     ) -> Result<(MemberHandle, Sent<'_>)> {
         let handle = match &*self.state.borrow() {
             State::Open(handle) => handle.clone(),
@@ -410,7 +416,7 @@ impl Member {
         } else if now.since(traffic.since) > SILENT_AFTER {
             traffic.silent = true;
         }
-        if refuses(&traffic) {
+        if refuses(&traffic, now) {
             let problem = "the member does not answer";
             return Err(self.of_this(Error::new(ErrorKind::Unavailable, problem)));
         }
