@@ -12,6 +12,7 @@ use crate::{
     admission,
     config::{self, QuorumConfig},
     lock::{QuorumLock, capabilities},
+    reads::MarkerReads,
     records::NoRecords,
     shared::{LATE, NAME, Shared},
 };
@@ -79,6 +80,7 @@ impl Driver for QuorumDriver {
         let spawner = drivers.spawner().clone();
         let lock = QuorumLock::new(Arc::new(Shared {
             digest: agreement.digest(),
+            reads: MarkerReads::of(&members),
             members,
             agreement,
             quorum,

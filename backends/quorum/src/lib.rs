@@ -47,6 +47,7 @@ mod driver;
 mod leases;
 mod lock;
 mod marker;
+mod reads;
 mod records;
 mod round;
 mod run;

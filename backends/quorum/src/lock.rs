@@ -20,6 +20,7 @@ use uuid::Uuid;
 
 use crate::{
     leases::{self, Course},
+    reads::MarkerReads,
     round::Outcome,
     run,
     shared::{LATE, NAME, Shared},
@@ -204,6 +205,7 @@ impl DistLock for QuorumLock {
         let shared = self.shared()?;
         let members = shared.members.reopen(shared.majority()).await?;
         Ok(Arc::new(Self::new(Arc::new(Shared {
+            reads: MarkerReads::of(&members),
             members,
             agreement: shared.agreement.clone(),
             digest: shared.digest,

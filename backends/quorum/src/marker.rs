@@ -153,19 +153,25 @@ impl Marker {
     }
 }
 
+/// A marker, and the entry in which it is stored.
+#[derive(Debug)]
+pub(crate) struct Marked {
+    pub(crate) entry: Entry,
+    pub(crate) marker: Marker,
+}
+
 /// Decides what a marker says about its member. `epoch` is the epoch of the member's locks now, and
-/// `entry` was read after the member told it.
+/// `marked` was read after the member told it.
 pub(crate) fn standing(
-    entry: Option<&Entry>,
+    marked: Option<&Marked>,
     quorum: Uuid,
     agreement: Uuid,
     member: &str,
     epoch: &Epoch,
 ) -> Result<Standing> {
-    let Some(entry) = entry else {
+    let Some(Marked { entry, marker }) = marked else {
         return Ok(Standing::Blank);
     };
-    let marker = Marker::parse(&entry.value)?;
     if let Err(difference) = marker.is_of(quorum, agreement, member) {
         return Ok(Standing::Foreign(difference));
     }
@@ -209,7 +215,8 @@ mod tests {
             let version = Version::new(1);
             let age = age.map(Duration::from_secs);
             let entry = Entry::new(version, marker.stored().unwrap(), age).read_at(now);
-            standing(Some(&entry), quorum, digest, "a", &Epoch::new(epoch)).unwrap()
+            let marked = Marked { entry, marker };
+            standing(Some(&marked), quorum, digest, "a", &Epoch::new(epoch)).unwrap()
         };
         assert_eq!(judge(true, Some(0), "1"), Standing::Votes(now));
         assert_eq!(judge(false, Some(75), "1"), Standing::Votes(now));

@@ -23,6 +23,7 @@ use uuid::Uuid;
 use crate::{
     leases::Leases,
     marker::{self, Agreement, Marker, Standing, clock_limit},
+    reads::MarkerReads,
     wait::Place,
 };
 
@@ -45,6 +46,8 @@ pub(crate) type Spawn = Arc<dyn Fn(Pin<Box<dyn Future<Output = ()> + Send>>) + S
 /// One handle on a quorum.
 pub(crate) struct Shared {
     pub(crate) members: Members,
+    /// For each member.
+    pub(crate) reads: Vec<MarkerReads>,
     pub(crate) agreement: Agreement,
     pub(crate) digest: Uuid,
     pub(crate) quorum: Uuid,
@@ -138,32 +141,27 @@ impl Shared {
     }
 
     /// Reads a member's marker as it is stored.
-    async fn marker(&self, at: usize) -> Result<Option<Entry>> {
+    pub(crate) async fn marker(&self, at: usize) -> Result<Option<Entry>> {
         let key = Marker::key()?;
         self.ask(at, async |to| to.records.get(&key).await).await
     }
 
     /// Reads what a member's marker says. `epoch` is that of a grant which the member answered
     /// before.
-    pub(crate) async fn standing(&self, at: usize, epoch: &Epoch) -> Result<Standing> {
+    pub(crate) async fn standing(self: &Arc<Self>, at: usize, epoch: &Epoch) -> Result<Standing> {
         let member = self.member(at);
-        let entry = self.marker(at).await?;
-        let (entry, name) = (entry.as_ref(), member.name());
-        marker::standing(entry, self.quorum, self.digest, name, epoch)
+        let marked = self.reads[at].read(self, at).await?;
+        let (marked, name) = (marked.as_deref(), member.name());
+        marker::standing(marked, self.quorum, self.digest, name, epoch)
             .map_err(|error| member.of_this(error))
     }
 
     /// Whether a member's marker still is one of this quorum. Its age does not matter: a member
     /// that answers a renewal of its owner has not forgotten the lease.
-    pub(crate) async fn is_ours(&self, at: usize) -> Result<bool> {
-        let member = self.member(at);
-        let Some(entry) = self.marker(at).await? else {
-            return Ok(false);
-        };
-        let marker = Marker::parse(&entry.value).map_err(|error| member.of_this(error))?;
-        Ok(marker
-            .is_of(self.quorum, self.digest, member.name())
-            .is_ok())
+    pub(crate) async fn is_ours(self: &Arc<Self>, at: usize) -> Result<bool> {
+        let marked = self.reads[at].read(self, at).await?;
+        let (quorum, digest, name) = (self.quorum, self.digest, self.member(at).name());
+        Ok(marked.is_some_and(|it| it.marker.is_of(quorum, digest, name).is_ok()))
     }
 
     /// Releases a lock at one member, again and again until the member has answered or the lease
