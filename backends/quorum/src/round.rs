@@ -110,6 +110,8 @@ pub(crate) enum Outcome {
 pub(crate) enum Step {
     /// Raises the token of this member to at least this one.
     Raise(usize, FencingToken),
+    /// Raises the token of a member that is not counted to that of the lease, a moment later.
+    RaiseLater(usize),
     /// Releases the lock at this member, in the name of the round's owner.
     Release(usize),
     /// The same where the answer to the grant was lost: the grant may arrive after the release.
@@ -144,16 +146,6 @@ impl Round {
         self.outcome.as_ref()
     }
 
-    /// Whether a member has a lower token than the lease that the round got. `None`: the round is
-    /// not decided.
-    pub(crate) fn is_below(&self, member: usize) -> Option<bool> {
-        let outcome = self.outcome.as_ref()?;
-        Some(match (outcome, &self.votes[member].answer) {
-            (Outcome::Held { token, .. }, Answer::Granted(granted)) => granted.token < *token,
-            _ => false,
-        })
-    }
-
     fn majority(&self) -> usize {
         self.votes.len() / 2 + 1
     }
@@ -165,6 +157,9 @@ impl Round {
             // The grant came too late. A round that holds the lock keeps it: the member is one more
             // that nobody else can get, and counts from the next renewal on.
             None => self.decide(),
+            Some(Outcome::Held { token, .. }) if granted.token < token => {
+                vec![Step::RaiseLater(member)]
+            }
             Some(Outcome::Held { .. }) => Vec::new(),
             Some(_) => vec![Step::Release(member)],
         }
@@ -358,7 +353,7 @@ impl Round {
         if read && counted.iter().all(|(_, granted)| granted.token >= token) {
             let grants: Vec<_> = counted.iter().map(|&(_, granted)| granted).collect();
             self.outcome = Some(held(token, &grants));
-            return Vec::new();
+            return self.raises_of_others(token);
         }
         let mut steps = Vec::new();
         for (member, granted) in counted {
@@ -370,6 +365,17 @@ impl Round {
             }
         }
         steps
+    }
+
+    /// The raises of the members that have granted, but were not counted. Until they are raised, an
+    /// inspection without one of the counted members cannot tell which token is that of the lease.
+    fn raises_of_others(&self, token: FencingToken) -> Vec<Step> {
+        let is_below = |member: &usize| match &self.votes[*member].answer {
+            Answer::Granted(granted) => granted.token < token,
+            _ => false,
+        };
+        let below = (0..self.votes.len()).filter(is_below);
+        below.map(Step::RaiseLater).collect()
     }
 
     /// Chooses the members that are counted: the first majority that has granted, and others only
@@ -587,6 +593,28 @@ mod tests {
         // The late grant of the third member is kept.
         assert_eq!(round.granted(1, grant(20)), []);
         assert_eq!(held_token(&round), Some(token(9)));
+    }
+
+    #[test]
+    fn a_member_that_was_not_counted_is_raised_later() {
+        // The third member grants before the round is decided, or after.
+        for grants_early in [true, false] {
+            let mut round = Round::new(3, MAX_LEASE);
+            round.granted(0, grant(5));
+            round.granted(1, grant(5));
+            round.marker(0, votes(0));
+            let mut steps = Vec::new();
+            if grants_early {
+                steps.extend(round.granted(2, grant(4)));
+            }
+            steps.extend(round.marker(1, votes(0)));
+            assert_eq!(held_token(&round), Some(token(5)));
+            if !grants_early {
+                steps.extend(round.granted(2, grant(4)));
+            }
+            steps.extend(round.marker(2, votes(0)));
+            assert_eq!(steps, [Step::RaiseLater(2)], "early: {grants_early}");
+        }
     }
 
     #[test]

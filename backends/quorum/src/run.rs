@@ -46,6 +46,7 @@ struct Running {
     course: Arc<Course>,
     round: Mutex<Round>,
     decided: Notify,
+    begun: Moment,
     /// The moment at which every lease of this round has ended.
     over: Moment,
 }
@@ -76,6 +77,7 @@ pub(crate) async fn run(
     let running = Arc::new(Running {
         round: Mutex::new(Round::new(members, shared.agreement.max_lease)),
         decided: Notify::new(),
+        begun: now,
         // The last grant may reach a member late, at the end of a request timeout.
         over: now + request.ttl.duration() * 2,
         first,
@@ -132,6 +134,7 @@ impl Running {
             let running = Arc::clone(self);
             (self.shared.spawn)(match step {
                 Step::Raise(at, token) => Box::pin(running.raise(at, token)),
+                Step::RaiseLater(at) => Box::pin(running.raise_later(at)),
                 Step::Release(at) => Box::pin(running.release(at, false)),
                 Step::ReleaseLate(at) => Box::pin(running.release(at, true)),
             });
@@ -195,26 +198,24 @@ impl Running {
         self.note(|round| round.granted(at, granted));
         // Sent after the grant was answered: a member that restarted in between would be counted
         // by a marker from before its restart, although its grant is from after it.
-        let standing = self.shared.standing(at, &grant.epoch).await;
-        if let Ok(Standing::Blank | Standing::Restarted) = standing {
-            admission::readmit(&self.shared);
+        let mut standing = self.shared.standing(at, &grant.epoch).await;
+        match &mut standing {
+            Ok(Standing::Blank | Standing::Restarted) => admission::readmit(&self.shared),
+            // The markers are read at different moments. Their clocks are compared as they were
+            // when the round began.
+            Ok(Standing::Votes(clock)) => {
+                *clock = clock.saturating_sub(self.shared.clock.now().since(self.begun));
+            }
+            _ => {}
         }
         self.note(|round| round.marker(at, standing));
-        let below = self.round.lock().is_below(at);
-        if below != Some(false) {
-            self.raise_later(at).await;
-        }
     }
 
-    /// Raises the token of a member that is not counted to that of the lease, if the lease lasts
-    /// for a moment. Until then, an inspection without one of the counted members cannot tell which
-    /// token is that of the lease.
-    async fn raise_later(&self, at: usize) {
+    /// Raises the token of a member that is not counted, if the lease lasts for a moment. A lock
+    /// that is held for a shorter time costs no such request.
+    async fn raise_later(self: Arc<Self>, at: usize) {
         self.shared.clock.sleep(SLOW).await;
-        let below = self.round.lock().is_below(at);
-        if below == Some(true)
-            && let Some(held) = self.shared.leases.of(self.request.owner)
-        {
+        if let Some(held) = self.shared.leases.of(self.request.owner) {
             held.raise(&self.shared, at).await;
         }
     }
