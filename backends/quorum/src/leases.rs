@@ -61,12 +61,15 @@ pub(crate) struct Course {
     /// Whether the lease is being released. A grant that comes afterwards is released, also one
     /// that answers the round.
     pub(crate) ending: AtomicBool,
-    members: Vec<Mutex<Unanswered>>,
+    members: Vec<Mutex<Requests>>,
 }
 
-/// The requests to one member that set the end of the lease there, and may still arrive.
+/// The requests to one member that set the end of the lease there.
 #[derive(Debug, Default)]
-struct Unanswered {
+struct Requests {
+    /// Whether one of them has reached the member, or may have.
+    reached: bool,
+    /// The TTLs of those that may still arrive.
     in_flight: Vec<Duration>,
     /// The shortest TTL of those whose answer was lost.
     lost: Option<Duration>,
@@ -162,21 +165,32 @@ impl Course {
     /// Notes the answer to such a request. A request whose answer was lost may still arrive.
     pub(crate) fn answered<T>(&self, at: usize, ttl: Ttl, answer: &Result<T>) {
         let ttl = ttl.duration();
-        let mut unanswered = self.members[at].lock();
-        if let Some(first) = unanswered.in_flight.iter().position(|&it| it == ttl) {
-            unanswered.in_flight.swap_remove(first);
+        let mut requests = self.members[at].lock();
+        if let Some(first) = requests.in_flight.iter().position(|&it| it == ttl) {
+            requests.in_flight.swap_remove(first);
         }
-        if answer.as_ref().is_err_and(|error| !error.did_not_happen()) {
-            let before = unanswered.lost;
-            unanswered.lost = Some(before.map_or(ttl, |before| before.min(ttl)));
+        match answer {
+            Ok(_) => requests.reached = true,
+            Err(error) if error.did_not_happen() => {}
+            Err(_) => {
+                requests.reached = true;
+                let before = requests.lost;
+                requests.lost = Some(before.map_or(ttl, |before| before.min(ttl)));
+            }
         }
+    }
+
+    /// Whether the lease may be held at this member.
+    fn may_be_held(&self, at: usize) -> bool {
+        let requests = self.members[at].lock();
+        requests.reached || !requests.in_flight.is_empty()
     }
 
     /// The longest time that a renewal may count for at this member.
     fn cap(&self, at: usize) -> Option<Duration> {
-        let unanswered = self.members[at].lock();
-        let in_flight = unanswered.in_flight.iter().copied();
-        in_flight.chain(unanswered.lost).min()
+        let requests = self.members[at].lock();
+        let in_flight = requests.in_flight.iter().copied();
+        in_flight.chain(requests.lost).min()
     }
 }
 
@@ -277,13 +291,13 @@ impl Held {
     }
 
     /// Raises the token of a member that the round has not counted to that of the lease.
-    pub(crate) async fn raise(&self, shared: &Shared, at: usize) {
+    pub(crate) async fn raise(&self, shared: &Arc<Shared>, at: usize) {
         // A shorter TTL could end the lease at the member before a renewal that was counted.
         let ttl = *self.longest.lock();
         let _ = self.vote(shared, at, ttl).await;
     }
 
-    async fn vote(&self, shared: &Shared, at: usize, ttl: Ttl) -> Vote {
+    async fn vote(&self, shared: &Arc<Shared>, at: usize, ttl: Ttl) -> Vote {
         let lease = self.lease();
         let renewal = Renewal::raising(ttl, self.token);
         self.course.sent(at, ttl);
@@ -334,11 +348,12 @@ impl Held {
         }
     }
 
-    /// Marks the lease as ended, and frees it at all members in the background.
+    /// Marks the lease as ended, and frees it in the background wherever it may be held.
     fn end(self: &Arc<Self>, shared: &Arc<Shared>) {
         self.course.ending.store(true, Ordering::SeqCst);
         shared.leases.remove(self);
-        for at in 0..shared.members.all().len() {
+        let members = 0..shared.members.all().len();
+        for at in members.filter(|&at| self.course.may_be_held(at)) {
             let (held, shared) = (Arc::clone(self), Arc::clone(shared));
             (Arc::clone(&shared).spawn)(Box::pin(async move {
                 let until = *held.over.lock();
@@ -348,7 +363,7 @@ impl Held {
     }
 }
 
-/// Releases a lease at all members. Returns when a majority has answered.
+/// Releases a lease wherever it may be held. Returns when a majority has answered.
 pub(crate) async fn release(
     shared: &Arc<Shared>,
     lease: &Lease,
@@ -365,6 +380,11 @@ pub(crate) async fn release(
     let lease = Lease::new(lease.name.clone(), lease.owner, None);
     let (sender, mut answers) = mpsc::unbounded_channel();
     for at in 0..members {
+        // A member that was away all the time has nothing to free, and may stay away for long.
+        if held.is_some_and(|held| !held.course.may_be_held(at)) {
+            let _ = sender.send(Ok(ReleaseOutcome::NotHeld));
+            continue;
+        }
         let (shared, lease, sender) = (Arc::clone(shared), lease.clone(), sender.clone());
         (Arc::clone(&shared).spawn)(Box::pin(async move {
             let answer = shared.release(at, &lease).await;
@@ -401,4 +421,29 @@ pub(crate) async fn release(
     }
     // Some members may have released.
     Err(shared.no_majority(failed, true))
+}
+
+#[cfg(test)]
+mod tests {
+    use distlock_core::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn a_lease_may_be_held_where_a_request_has_arrived_or_may_have() {
+        let ttl = Ttl::new(Duration::from_secs(10)).unwrap();
+        let course = Course::new(4);
+        let answers = [
+            Ok(()),
+            Err(Error::new(ErrorKind::OutcomeUnknown, "lost")),
+            Err(Error::new(ErrorKind::Unavailable, "refused")),
+        ];
+        for (at, answer) in answers.iter().enumerate() {
+            course.sent(at, ttl);
+            assert!(course.may_be_held(at), "in flight at {at}");
+            course.answered(at, ttl, answer);
+        }
+        let held: Vec<_> = (0..4).filter(|&at| course.may_be_held(at)).collect();
+        assert_eq!(held, [0, 1]);
+    }
 }
