@@ -368,15 +368,17 @@ async fn a_holder_that_is_stopped_and_resumed_sees_its_lock_lost() {
     let (_servers, url) = quorum("30s").await;
     let store = open(&url).await.unwrap();
     let mut tool = Command::new(distlock_binary().unwrap());
-    tool.args(["run", "held", "--ttl", "2s", "--", "sleep", "600"])
+    tool.args(["run", "held", "--ttl", "2s", "--", "sh", "-c"])
+        .arg("echo started; exec sleep 600")
         .env("DISTLOCK_BACKEND", &url);
     let mut holder = Process::spawn(&mut tool).unwrap();
-    let first = eventually_async("the tool holds the lock", SOON, || async {
-        let info = store.locker().inspect("held").await.unwrap();
-        info.held.and_then(|held| held.token)
-    })
-    .await
-    .unwrap();
+    // The members show a holder while its round is still going on. A tool that is stopped then
+    // would wait for the lock after it is resumed.
+    holder
+        .wait_for_line(SOON, |line| line == "started")
+        .unwrap();
+    let info = store.locker().inspect("held").await.unwrap();
+    let first = info.held.and_then(|held| held.token).unwrap();
     holder.signal(Signal::STOP).unwrap();
     let lock = store.locker().lock("held").wait(SOON);
     let guard = lock.acquire().await.unwrap();
