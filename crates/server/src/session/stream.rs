@@ -1,0 +1,355 @@
+//! The frames of one session.
+//!
+//! Everything that is ready goes into one frame, so many answers share one write. While the client
+//! does not read, nothing more is carried out for it; then it is cut off.
+
+use std::{
+    collections::{HashMap, HashSet},
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
+
+use distlock_core::{Error, ErrorKind, Moment, at_most};
+use distlock_listen::ConnectionHandle;
+use distlock_wire::{
+    FRAME_BYTES, check_versions,
+    v1::{self, answer, operation::Operation as Asked, push, waiter_step},
+};
+use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
+use tokio::sync::{
+    Semaphore,
+    mpsc::{self, UnboundedReceiver, UnboundedSender},
+};
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tonic::{Status, Streaming};
+use uuid::Uuid;
+
+use super::{
+    Clients, Outgoing,
+    clients::Place,
+    outgoing::NextFrame,
+    waiter::{Step, Waiter, no_waiter},
+};
+use crate::operations::{Operations, missing};
+
+/// Frames that wait until the connection takes them.
+const FRAMES_AHEAD: usize = 8;
+
+/// The time after which a client that reads nothing is cut off.
+const SLOW_READER: Duration = Duration::from_secs(10);
+
+/// What the sessions of a server share.
+#[derive(Debug)]
+pub(crate) struct SessionContext {
+    pub(crate) operations: Arc<Operations>,
+    pub(crate) clients: Arc<Clients>,
+    /// The most operations of one session without an answer.
+    pub(crate) most_operations: usize,
+    /// The places of all waiters.
+    pub(crate) waiters: Arc<Semaphore>,
+    pub(crate) stop: CancellationToken,
+    /// The sessions that have not ended.
+    pub(crate) tasks: TaskTracker,
+}
+
+type ServerFrames = mpsc::Sender<Result<v1::ServerFrame, Status>>;
+type Running = Pin<Box<dyn Future<Output = (u64, answer::Answer)> + Send>>;
+
+/// Serves these frames of a client, and returns the frames of the server.
+pub(crate) fn start(
+    context: Arc<SessionContext>,
+    frames: Streaming<v1::ClientFrame>,
+    connection: Option<ConnectionHandle>,
+) -> ReceiverStream<Result<v1::ServerFrame, Status>> {
+    let (out, receiver) = mpsc::channel(FRAMES_AHEAD);
+    let tasks = context.tasks.clone();
+    // A task of its own: the operations must end also if the connection breaks, because a dropped
+    // operation may still reach the store, after one of the client's next connection.
+    tasks.spawn(async move {
+        if let Err(status) = serve(&context, frames, connection, &out).await {
+            tracing::debug!(%status, "a session ended");
+            let clock = context.operations.clock();
+            let _ = at_most(&**clock, SLOW_READER, out.send(Err(status))).await;
+        }
+    });
+    ReceiverStream::new(receiver)
+}
+
+async fn serve(
+    context: &Arc<SessionContext>,
+    mut frames: Streaming<v1::ClientFrame>,
+    connection: Option<ConnectionHandle>,
+    out: &ServerFrames,
+) -> Result<(), Status> {
+    let first = frames.message().await?;
+    let first = first.ok_or_else(|| Status::invalid_argument("the stream ended before Hello"))?;
+    let hello = first.hello;
+    let hello = hello.ok_or_else(|| Status::invalid_argument("the first frame is not Hello"))?;
+    if !first.operations.is_empty() {
+        return Err(Status::invalid_argument("the first frame has operations"));
+    }
+    let version = check_versions(&hello.versions);
+    let version = version.map_err(|error| Status::failed_precondition(error.to_string()))?;
+    let client = Uuid::from_slice(&hello.client);
+    let client = client.map_err(|_| Status::invalid_argument("the client's id needs 16 bytes"))?;
+    if let Some(connection) = connection {
+        connection.mark_logged_in();
+    }
+    let place = context.clients.admit(client, hello.connection).await?;
+    let (sender, outgoing) = mpsc::unbounded_channel();
+    let mut session = Session {
+        context: Arc::clone(context),
+        out,
+        frame: NextFrame::default(),
+        running: FuturesUnordered::new(),
+        ids: HashSet::new(),
+        waiters: HashMap::new(),
+        tasks: TaskTracker::new(),
+        sender,
+        outgoing,
+    };
+    session.welcome(version).await?;
+    let ended = session.run(&mut frames, &place).await;
+    // Nothing more is read, but what was read is carried out to its end.
+    drop(frames);
+    session.finish(ended.is_ok()).await;
+    drop(place);
+    ended
+}
+
+struct Session<'a> {
+    context: Arc<SessionContext>,
+    out: &'a ServerFrames,
+    frame: NextFrame,
+    running: FuturesUnordered<Running>,
+    /// The ids of the operations without an answer.
+    ids: HashSet<u64>,
+    waiters: HashMap<u64, UnboundedSender<Step>>,
+    /// The tasks of the waiters.
+    tasks: TaskTracker,
+    sender: UnboundedSender<Outgoing>,
+    outgoing: UnboundedReceiver<Outgoing>,
+}
+
+impl Session<'_> {
+    async fn welcome(&self, version: u32) -> Result<(), Status> {
+        let operations = &self.context.operations;
+        let capabilities = operations.capabilities();
+        let limit = |most: usize| u32::try_from(most).unwrap_or(u32::MAX);
+        let welcome = v1::Welcome {
+            version,
+            capabilities: Some(v1::Capabilities::new(
+                &capabilities,
+                operations.tells_ages(),
+            )),
+            limits: Some(v1::Limits {
+                frame_bytes: limit(FRAME_BYTES),
+                operations: limit(self.context.most_operations),
+            }),
+        };
+        let frame = v1::ServerFrame {
+            welcome: Some(welcome),
+            ..v1::ServerFrame::default()
+        };
+        self.send(frame).await
+    }
+
+    /// Serves until the client or the server ends the session.
+    async fn run(
+        &mut self,
+        frames: &mut Streaming<v1::ClientFrame>,
+        place: &Place,
+    ) -> Result<(), Status> {
+        let context = Arc::clone(&self.context);
+        loop {
+            let reads = self.ids.len() < context.most_operations;
+            tokio::select! {
+                biased;
+                () = place.replaced() => {
+                    return Err(Status::aborted("a newer connection of this client has come"));
+                }
+                () = context.stop.cancelled() => {
+                    self.add(Outgoing::Push(push::Push::Closing(true)));
+                    return Ok(());
+                }
+                Some((id, answer)) = self.running.next() => {
+                    self.add(Outgoing::Answer(id, answer));
+                }
+                Some(outgoing) = self.outgoing.recv() => self.add(outgoing),
+                frame = frames.message(), if reads => match frame? {
+                    Some(frame) => self.take(frame, context.operations.clock().now())?,
+                    None => return Ok(()),
+                },
+            }
+            self.gather();
+            self.flush().await?;
+        }
+    }
+
+    /// Ends all waiters, and waits for the operations that were read. `answers`: the client may
+    /// still read their answers.
+    async fn finish(mut self, answers: bool) {
+        self.waiters.clear();
+        self.tasks.close();
+        let mut answers = answers;
+        loop {
+            tokio::select! {
+                biased;
+                Some((id, answer)) = self.running.next() => {
+                    self.add(Outgoing::Answer(id, answer));
+                }
+                Some(outgoing) = self.outgoing.recv() => self.add(outgoing),
+                () = self.tasks.wait(), if self.running.is_empty() => break,
+            }
+            self.gather();
+            answers = answers && self.flush().await.is_ok();
+            if !answers {
+                drop(self.frame.take());
+            }
+        }
+        self.gather();
+        if answers {
+            let _ = self.flush().await;
+        }
+    }
+
+    /// Adds everything that is ready to the frame, as long as there is room.
+    fn gather(&mut self) {
+        while !self.frame.is_full() {
+            if let Some(Some((id, answer))) = self.running.next().now_or_never() {
+                self.add(Outgoing::Answer(id, answer));
+            } else if let Ok(outgoing) = self.outgoing.try_recv() {
+                self.add(outgoing);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn add(&mut self, outgoing: Outgoing) {
+        if let Outgoing::Answer(id, _) = &outgoing {
+            self.ids.remove(id);
+        }
+        self.frame.add(outgoing);
+    }
+
+    async fn flush(&mut self) -> Result<(), Status> {
+        match self.frame.take() {
+            Some(frame) => self.send(frame).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn send(&self, frame: v1::ServerFrame) -> Result<(), Status> {
+        let clock = self.context.operations.clock();
+        match at_most(&**clock, SLOW_READER, self.out.send(Ok(frame))).await {
+            Some(Ok(())) => Ok(()),
+            Some(Err(_)) => Err(Status::cancelled("the connection has ended")),
+            None => Err(Status::resource_exhausted(format!(
+                "the client has read nothing for {SLOW_READER:?}"
+            ))),
+        }
+    }
+
+    /// Starts the operations of a frame.
+    fn take(&mut self, frame: v1::ClientFrame, received: Moment) -> Result<(), Status> {
+        if frame.hello.is_some() {
+            return Err(Status::invalid_argument("a second Hello"));
+        }
+        for v1::Operation { id, operation } in frame.operations {
+            let Some(operation) = operation else {
+                let why = "this server does not know the operation";
+                let error = Error::new(ErrorKind::Unsupported, why);
+                self.add(Outgoing::Answer(id, answer::Answer::Error((&error).into())));
+                continue;
+            };
+            if let Asked::Step(step) = operation {
+                self.step(id, &step, received)?;
+                continue;
+            }
+            self.note_id(id)?;
+            if let Asked::Join(join) = operation {
+                if let Err(error) = self.join(id, join) {
+                    self.add(Outgoing::Answer(id, answer::Answer::Error((&error).into())));
+                }
+                continue;
+            }
+            let operations = Arc::clone(&self.context.operations);
+            let sender = self.sender.clone();
+            let mut running: Running =
+                Box::pin(
+                    async move { (id, operations.run(operation, received, Some(&sender)).await) },
+                );
+            // A store in memory answers at once.
+            match (&mut running).now_or_never() {
+                Some((id, answer)) => self.add(Outgoing::Answer(id, answer)),
+                None => self.running.push(running),
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses an id that an operation without an answer has.
+    fn note_id(&mut self, id: u64) -> Result<(), Status> {
+        if self.ids.insert(id) {
+            return Ok(());
+        }
+        Err(Status::invalid_argument(format!(
+            "operation {id} has no answer yet, and another one has its id"
+        )))
+    }
+
+    fn join(&mut self, id: u64, join: v1::JoinQueue) -> Result<(), Error> {
+        let context = &self.context;
+        let request = join.request.ok_or_else(|| missing("request"))?;
+        let request = context.operations.request(request)?;
+        if self.waiters.contains_key(&join.waiter) {
+            let why = format!("waiter {} has joined already", join.waiter);
+            return Err(Error::new(ErrorKind::InvalidArgument, why));
+        }
+        let permit = Arc::clone(&context.waiters).try_acquire_owned();
+        let permit = permit.map_err(|_| {
+            let why = "as many callers wait for locks as this server allows";
+            Error::new(ErrorKind::LimitExceeded, why).passing()
+        })?;
+        let (steps, receiver) = mpsc::unbounded_channel();
+        let waiter = Waiter {
+            id: join.waiter,
+            operations: Arc::clone(&context.operations),
+            steps: receiver,
+            out: self.sender.clone(),
+            _permit: permit,
+        };
+        self.waiters.insert(join.waiter, steps);
+        self.tasks.spawn(waiter.run(id, request));
+        Ok(())
+    }
+
+    fn step(&mut self, id: u64, wire: &v1::WaiterStep, received: Moment) -> Result<(), Status> {
+        let step = match wire.step() {
+            waiter_step::Step::Attempt => Step::Attempt(id, received),
+            waiter_step::Step::Wait => Step::Wait,
+            waiter_step::Step::Pause => Step::Pause,
+            waiter_step::Step::Leave => Step::Leave(id),
+            waiter_step::Step::Unspecified => {
+                return Err(Status::invalid_argument("a waiter's step is not known"));
+            }
+        };
+        let is_answered = matches!(step, Step::Attempt(..) | Step::Leave(_));
+        if is_answered {
+            self.note_id(id)?;
+        }
+        let sent = match step {
+            // The task of the waiter answers, and then it is gone.
+            Step::Leave(_) => self.waiters.remove(&wire.waiter).map(|it| it.send(step)),
+            _ => self.waiters.get(&wire.waiter).map(|it| it.send(step)),
+        };
+        if !matches!(sent, Some(Ok(()))) && is_answered {
+            let error = no_waiter(wire.waiter);
+            self.add(Outgoing::Answer(id, answer::Answer::Error((&error).into())));
+        }
+        Ok(())
+    }
+}
