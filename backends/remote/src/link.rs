@@ -1,0 +1,292 @@
+//! The session of one handle, which is made again when it has ended.
+//!
+//! Invariant: a handle has one live session at most, and the numbers of its connections rise. One
+//! caller connects at a time; the others wait for its outcome.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, AtomicUsize, Ordering},
+};
+
+use distlock_backend_kit::{ConnectGate, RequestCount};
+use distlock_core::{Clock, Error, HolderLabel, Result, at_most, sync::Mutex};
+use distlock_wire::{
+    FRAME_BYTES, VERSIONS,
+    v1::{self, answer, lock_service_client::LockServiceClient, operation},
+};
+use tokio::{runtime::Handle, sync::mpsc};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::transport::Endpoint;
+use uuid::Uuid;
+
+use crate::{
+    config::{Host, RemoteConfig},
+    error::{BACKEND, no_answer, refused, unavailable},
+    session::{self, Reply, Session},
+};
+
+/// Bytes that the server may send before this client takes them.
+const WINDOW: u32 = 4 * 1024 * 1024;
+
+/// The link of one handle to its servers.
+#[derive(Debug)]
+pub(crate) struct Link {
+    shared: Arc<LinkShared>,
+    /// The runtime on which the handle was opened. Its connections belong to it.
+    home: Handle,
+    session: Mutex<Option<Arc<Session>>>,
+    /// The caller that connects.
+    turn: tokio::sync::Mutex<()>,
+    /// The identity of this handle at the servers.
+    client: Uuid,
+    connections: AtomicU64,
+    /// The server that the next attempt asks first.
+    first: AtomicUsize,
+}
+
+/// What all handles of one opened store share.
+#[derive(Debug)]
+struct LinkShared {
+    config: RemoteConfig,
+    clock: Arc<dyn Clock>,
+    gate: Arc<ConnectGate>,
+    count: RequestCount,
+}
+
+impl Link {
+    /// The link of a store that is opened, with its first session.
+    pub(crate) async fn open(config: RemoteConfig, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
+        let hosts: Vec<_> = config.hosts.iter().map(ToString::to_string).collect();
+        let gate = ConnectGate::of(format!("{BACKEND}://{}", hosts.join(",")));
+        let shared = LinkShared {
+            config,
+            clock,
+            gate,
+            count: RequestCount::new(BACKEND),
+        };
+        Self::connected(Arc::new(shared)).await
+    }
+
+    /// Another handle's link, with a session of its own on the calling runtime.
+    pub(crate) async fn reopen(&self) -> Result<Arc<Self>> {
+        Self::connected(Arc::clone(&self.shared)).await
+    }
+
+    async fn connected(shared: Arc<LinkShared>) -> Result<Arc<Self>> {
+        let link = Arc::new(Self {
+            shared,
+            home: Handle::current(),
+            session: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
+            client: Uuid::new_v4(),
+            connections: AtomicU64::new(0),
+            first: AtomicUsize::new(0),
+        });
+        link.session().await?;
+        Ok(link)
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.shared.clock
+    }
+
+    pub(crate) fn requests(&self) -> u64 {
+        self.shared.count.total()
+    }
+
+    /// The live session. Connects if there is none.
+    ///
+    /// # Errors
+    /// Those of connecting. Nothing was sent.
+    ///
+    /// # Cancel safety
+    /// Safe: a dropped attempt to connect sends no operation.
+    pub(crate) async fn session(self: &Arc<Self>) -> Result<Arc<Session>> {
+        if let Some(session) = self.live() {
+            return Ok(session);
+        }
+        let _turn = self.turn.lock().await;
+        if let Some(session) = self.live() {
+            return Ok(session);
+        }
+        let clock = Arc::clone(&self.shared.clock);
+        let session = self.shared.gate.connect(&*clock, self.connect()).await?;
+        *self.session.lock() = Some(Arc::clone(&session));
+        Ok(session)
+    }
+
+    fn live(&self) -> Option<Arc<Session>> {
+        let session = self.session.lock();
+        session.as_ref().filter(|it| it.is_live()).cloned()
+    }
+
+    /// Connects to the first server that serves, on the runtime of the handle.
+    async fn connect(self: &Arc<Self>) -> Result<Arc<Session>> {
+        let link = Arc::clone(self);
+        let connecting = self.home.spawn(async move { link.connect_to_any().await });
+        // The attempt goes on if this caller is dropped, and its session then ends unused.
+        connecting
+            .await
+            .unwrap_or_else(|_| Err(unavailable("the runtime of this handle was shut down")))
+    }
+
+    async fn connect_to_any(&self) -> Result<Arc<Session>> {
+        let hosts = &self.shared.config.hosts;
+        let first = self.first.load(Ordering::Relaxed);
+        let limit = self.shared.config.connect_timeout;
+        let mut failure: Option<Error> = None;
+        for at in (first..first + hosts.len()).map(|at| at % hosts.len()) {
+            let host = &hosts[at];
+            // Each server gets its share of the time, so a silent one does not keep the others
+            // from being asked.
+            let share = limit / u32::try_from(hosts.len()).unwrap_or(u32::MAX);
+            let session = at_most(&*self.shared.clock, share, self.connect_to(host)).await;
+            let session = session.unwrap_or_else(|| {
+                let late = format!("{host} did not serve a session within {share:.1?}");
+                Err(unavailable(late))
+            });
+            match session {
+                Ok(session) => {
+                    self.first.store(at, Ordering::Relaxed);
+                    return Ok(session);
+                }
+                // The error of a server that answers says more than that of one that is away.
+                Err(error) => match &failure {
+                    Some(earlier) if !earlier.is_retryable() => {}
+                    _ => failure = Some(error),
+                },
+            }
+        }
+        Err(failure.unwrap_or_else(|| unavailable("no server is named")))
+    }
+
+    async fn connect_to(&self, host: &Host) -> Result<Arc<Session>> {
+        let name = host.to_string();
+        let endpoint = Endpoint::from_shared(format!("http://{name}")).map_err(|error| {
+            unavailable(format!("{name} is no address of a server")).caused_by(error)
+        })?;
+        let endpoint = endpoint
+            .tcp_nodelay(true)
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .http2_keep_alive_interval(self.shared.config.request_timeout)
+            .keep_alive_timeout(self.shared.config.request_timeout)
+            .keep_alive_while_idle(true);
+        let channel = endpoint.connect().await.map_err(|error| {
+            unavailable(format!("no connection to {name}")).caused_by(root_cause(&error))
+        })?;
+        let (frames, receiver) = mpsc::unbounded_channel();
+        let hello = v1::Hello {
+            client: self.client.as_bytes().to_vec(),
+            connection: self.connections.fetch_add(1, Ordering::Relaxed) + 1,
+            versions: VERSIONS.to_vec(),
+            label: HolderLabel::of_this_process().as_str().to_owned(),
+        };
+        let hello = v1::ClientFrame {
+            hello: Some(hello),
+            operations: Vec::new(),
+        };
+        let _ = frames.send(hello);
+        self.shared.count.add(1);
+        let mut client = LockServiceClient::new(channel)
+            .max_decoding_message_size(FRAME_BYTES)
+            .max_encoding_message_size(FRAME_BYTES);
+        let opened = client.session(UnboundedReceiverStream::new(receiver)).await;
+        let mut from_server = opened
+            .map_err(|status| refused(&name, &status))?
+            .into_inner();
+        let first = from_server.message().await;
+        let first = first.map_err(|status| refused(&name, &status))?;
+        let welcome = first.and_then(|first| first.welcome);
+        let welcome = welcome.ok_or_else(|| unavailable(format!("{name} sent no Welcome")))?;
+        let told = welcome.capabilities.unwrap_or_default();
+        let session = Arc::new(Session::new(
+            name,
+            told.read(BACKEND),
+            told.record_ages,
+            frames,
+        ));
+        let reading = tokio::spawn(session::read(Arc::clone(&session), from_server));
+        session.set_reader(reading.abort_handle());
+        Ok(session)
+    }
+
+    /// Sends operations in one frame, and waits for their answers.
+    ///
+    /// # Errors
+    /// The outer error: nothing was sent. The inner one: the operation has no answer.
+    pub(crate) async fn ask_all(
+        self: &Arc<Self>,
+        operations: impl IntoIterator<Item = operation::Operation>,
+    ) -> Result<(Arc<Session>, Vec<Result<answer::Answer>>)> {
+        let session = self.session().await?;
+        let replies = session.send(operations)?;
+        self.shared.count.add(1);
+        let answers = self.answers(&session, replies).await;
+        Ok((session, answers))
+    }
+
+    /// As [`ask_all`](Self::ask_all), for one operation.
+    ///
+    /// # Errors
+    /// As [`ask_all`](Self::ask_all), both in one.
+    pub(crate) async fn ask(
+        self: &Arc<Self>,
+        operation: operation::Operation,
+    ) -> Result<answer::Answer> {
+        let (_, mut answers) = self.ask_all([operation]).await?;
+        answers.pop().unwrap_or_else(|| Err(no_answer("no answer")))
+    }
+
+    /// Waits for these answers. If one does not come in time, the session is ended: only then does
+    /// the server end the operation before it serves the next connection, where the undo follows.
+    pub(crate) async fn answers(
+        &self,
+        session: &Session,
+        replies: Vec<Reply>,
+    ) -> Vec<Result<answer::Answer>> {
+        let limit = self.shared.config.request_timeout;
+        let mut over = self.shared.clock.sleep(limit);
+        let mut is_over = false;
+        let mut answers = Vec::with_capacity(replies.len());
+        for mut reply in replies {
+            let answer = tokio::select! {
+                biased;
+                answer = &mut reply => answer,
+                () = &mut over, if !is_over => {
+                    is_over = true;
+                    session.end(&format!("no answer came within {limit:?}"));
+                    reply.await
+                }
+            };
+            answers.push(answer.map_err(|_| {
+                let why = session.why();
+                no_answer(format!("the session with {} ended: {why}", session.host))
+            }));
+        }
+        answers
+    }
+
+    /// Ends the session.
+    pub(crate) fn close(&self) {
+        let session = self.session.lock().take();
+        if let Some(session) = session {
+            session.end("this handle was closed");
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The text of the innermost cause, which says what the system reported.
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}

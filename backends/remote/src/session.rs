@@ -1,0 +1,299 @@
+//! One connection with its stream: the operations without an answer, and the pushes.
+//!
+//! Invariant: each operation that was sent gets its answer, or learns that the session has ended.
+//! After the end of a session nothing is sent on it.
+
+use std::{collections::HashMap, fmt};
+
+use distlock_core::{
+    Capabilities, Error, LockName, LossFeed, LossSender, OwnerId, Result, sync::Mutex,
+};
+use distlock_wire::v1::{self, answer, operation, push, waiter_step};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+use tokio::{
+    sync::{Notify, mpsc::UnboundedSender, oneshot},
+    task::AbortHandle,
+};
+use tonic::Streaming;
+
+use crate::error::unavailable;
+
+/// The answer to an operation; an error of the channel: the session ended before the answer.
+pub(crate) type Reply = oneshot::Receiver<answer::Answer>;
+
+/// One session with a server.
+pub(crate) struct Session {
+    /// The server, for messages.
+    pub(crate) host: String,
+    pub(crate) capabilities: Capabilities,
+    /// Whether the records of the server's store tell their age.
+    pub(crate) tells_ages: bool,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// `None` after the end.
+    frames: Option<UnboundedSender<v1::ClientFrame>>,
+    /// Why the session ended.
+    why: Option<String>,
+    last_id: u64,
+    pending: HashMap<u64, oneshot::Sender<answer::Answer>>,
+    waiters: HashMap<u64, Arc<Signal>>,
+    losses: HashMap<(LockName, OwnerId), LossSender>,
+    reader: Option<AbortHandle>,
+}
+
+/// The wake-ups of one waiter.
+#[derive(Debug, Default)]
+pub(crate) struct Signal {
+    woken: AtomicBool,
+    notify: Notify,
+}
+
+impl Signal {
+    pub(crate) fn wake(&self) {
+        self.woken.store(true, Ordering::Release);
+        self.notify.notify_one();
+    }
+
+    /// Forgets a wake-up that has not been taken.
+    pub(crate) fn clear(&self) {
+        self.woken.store(false, Ordering::Release);
+    }
+
+    /// Waits for a wake-up and takes it.
+    ///
+    /// # Cancel safety
+    /// Safe: a wake-up that was not taken stays.
+    pub(crate) async fn woken(&self) {
+        while !self.woken.swap(false, Ordering::AcqRel) {
+            // A permit of an older wake-up only causes one more look.
+            self.notify.notified().await;
+        }
+    }
+}
+
+impl Session {
+    pub(crate) fn new(
+        host: String,
+        capabilities: Capabilities,
+        tells_ages: bool,
+        frames: UnboundedSender<v1::ClientFrame>,
+    ) -> Self {
+        Self {
+            host,
+            capabilities,
+            tells_ages,
+            state: Mutex::new(State {
+                frames: Some(frames),
+                why: None,
+                last_id: 0,
+                pending: HashMap::new(),
+                waiters: HashMap::new(),
+                losses: HashMap::new(),
+                reader: None,
+            }),
+        }
+    }
+
+    pub(crate) fn is_live(&self) -> bool {
+        self.state.lock().frames.is_some()
+    }
+
+    /// Sends operations in one frame.
+    ///
+    /// # Errors
+    /// [`Unavailable`](distlock_core::ErrorKind::Unavailable) after the end of the session: nothing
+    /// was sent.
+    pub(crate) fn send(
+        &self,
+        operations: impl IntoIterator<Item = operation::Operation>,
+    ) -> Result<Vec<Reply>> {
+        let mut state = self.state.lock();
+        let frames = state.open_frames(&self.host)?;
+        let mut replies = Vec::new();
+        let operations = operations.into_iter().map(|operation| {
+            state.last_id += 1;
+            let id = state.last_id;
+            let (answer, reply) = oneshot::channel();
+            state.pending.insert(id, answer);
+            replies.push(reply);
+            let operation = Some(operation);
+            v1::Operation { id, operation }
+        });
+        let frame = v1::ClientFrame {
+            hello: None,
+            operations: operations.collect(),
+        };
+        // Without a receiver the connection has ended. The reader notices it and answers.
+        let _ = frames.send(frame);
+        Ok(replies)
+    }
+
+    /// Registers a waiter. Returns its number.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub(crate) fn add_waiter(&self, signal: &Arc<Signal>) -> Result<u64> {
+        let mut state = self.state.lock();
+        state.open_frames(&self.host)?;
+        state.last_id += 1;
+        let waiter = state.last_id;
+        state.waiters.insert(waiter, Arc::clone(signal));
+        Ok(waiter)
+    }
+
+    /// Sends a step of a waiter that has no answer.
+    pub(crate) fn step(&self, waiter: u64, step: waiter_step::Step) {
+        let mut state = self.state.lock();
+        let Some(frames) = state.frames.clone() else {
+            return;
+        };
+        state.last_id += 1;
+        let step = v1::WaiterStep {
+            waiter,
+            step: step.into(),
+        };
+        let operation = v1::Operation {
+            id: state.last_id,
+            operation: Some(operation::Operation::Step(step)),
+        };
+        let _ = frames.send(v1::ClientFrame {
+            hello: None,
+            operations: vec![operation],
+        });
+    }
+
+    pub(crate) fn remove_waiter(&self, waiter: u64) {
+        self.state.lock().waiters.remove(&waiter);
+    }
+
+    /// The feed of the server's pushes about this lease.
+    pub(crate) fn loss_feed(&self, name: &LockName, owner: OwnerId) -> LossFeed {
+        let mut state = self.state.lock();
+        if state.frames.is_none() {
+            return LossFeed::silent();
+        }
+        let (sender, feed) = LossFeed::new();
+        state.losses.insert((name.clone(), owner), sender);
+        feed
+    }
+
+    pub(crate) fn forget_loss(&self, name: &LockName, owner: OwnerId) {
+        let mut state = self.state.lock();
+        if !state.losses.is_empty() {
+            state.losses.remove(&(name.clone(), owner));
+        }
+    }
+
+    /// Ends the session. Operations without an answer get none.
+    pub(crate) fn end(&self, why: &str) {
+        let mut state = self.state.lock();
+        if state.frames.take().is_none() {
+            return;
+        }
+        state.why = Some(why.to_owned());
+        let reader = state.reader.take();
+        let pending = std::mem::take(&mut state.pending);
+        let waiters = std::mem::take(&mut state.waiters);
+        state.losses.clear();
+        drop(state);
+        drop(pending);
+        // A waiter asks again, and so learns of the end.
+        waiters.values().for_each(|signal| signal.wake());
+        if let Some(reader) = reader {
+            reader.abort();
+        }
+    }
+
+    /// Why the session ended, for messages.
+    pub(crate) fn why(&self) -> String {
+        let why = self.state.lock().why.clone();
+        why.unwrap_or_else(|| "the connection ended".to_owned())
+    }
+
+    /// Sets the task that reads the frames of the server.
+    pub(crate) fn set_reader(&self, reader: AbortHandle) {
+        let mut state = self.state.lock();
+        if state.frames.is_none() {
+            drop(state);
+            return reader.abort();
+        }
+        state.reader = Some(reader);
+    }
+
+    fn take(&self, frame: v1::ServerFrame) {
+        let (mut answered, mut woken, mut lost) = (Vec::new(), Vec::new(), Vec::new());
+        let mut closing = false;
+        let mut state = self.state.lock();
+        for v1::Answer { id, answer } in frame.answers {
+            // The caller of an operation may have gone, and a step of a dropped waiter has none.
+            if let (Some(sender), Some(answer)) = (state.pending.remove(&id), answer) {
+                answered.push((sender, answer));
+            }
+        }
+        for push in frame.pushes {
+            match push.push {
+                Some(push::Push::Wake(waiter)) => woken.extend(state.waiters.get(&waiter).cloned()),
+                Some(push::Push::Lost(it)) => {
+                    if let Ok((lease, reason)) = it.read()
+                        && let Some(sender) = state.losses.remove(&(lease.name, lease.owner))
+                    {
+                        lost.push((sender, reason));
+                    }
+                }
+                Some(push::Push::Closing(_)) => closing = true,
+                None => {}
+            }
+        }
+        if closing && state.pending.is_empty() {
+            drop(state);
+            self.end("the server stops");
+        } else {
+            drop(state);
+        }
+        // Wakers and listeners run code of others, which may use this session.
+        for (sender, answer) in answered {
+            let _ = sender.send(answer);
+        }
+        woken.iter().for_each(|signal| signal.wake());
+        for (sender, reason) in lost {
+            sender.lose(reason);
+        }
+    }
+}
+
+impl State {
+    fn open_frames(&self, host: &str) -> Result<UnboundedSender<v1::ClientFrame>> {
+        self.frames.clone().ok_or_else(|| self.ended(host))
+    }
+
+    fn ended(&self, host: &str) -> Error {
+        let why = self.why.as_deref().unwrap_or("the connection ended");
+        unavailable(format!("the session with {host} has ended: {why}"))
+    }
+}
+
+/// Reads the frames of the server until the session ends.
+pub(crate) async fn read(session: Arc<Session>, mut frames: Streaming<v1::ServerFrame>) {
+    let why = loop {
+        match frames.message().await {
+            Ok(Some(frame)) => session.take(frame),
+            Ok(None) => break "the server ended it".to_owned(),
+            Err(status) => break status.message().to_owned(),
+        }
+    };
+    session.end(&why);
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("host", &self.host)
+            .field("live", &self.is_live())
+            .finish_non_exhaustive()
+    }
+}
