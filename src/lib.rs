@@ -65,6 +65,7 @@
 //! | `postgres://USER@HOST/DATABASE` | anybody who can connect | `postgres` (with TLS: `postgres`, `tls`) |
 //! | `kv+URL` | the same callers as the store of that URL, which keeps the locks as records | `kv` |
 //! | `quorum:?member=NAME=URL&..` | anybody who can connect to a majority of 3, 5 or 7 stores | `quorum` |
+//! | `distlock://HOST,HOST` | anybody who can connect to the lock server, which serves one of these stores | `remote` |
 //! | `zookeeper://HOST,HOST/ROOT` | anybody who can connect | `zookeeper` (with TLS: `tls`, with SASL: `sasl` as well) |
 //!
 //! Options are query parameters (`sqlite:locks.db?connect_timeout=2s`) or keys of the `[backend]`
@@ -72,8 +73,8 @@
 //!
 //! # Features
 //!
-//! `memory` (default), `sqlite`, `redis`, `mysql`, `postgres`, `zookeeper`, `kv`, `quorum`; `tls`
-//! for backends that support it, and `sasl` for ZooKeeper. The error for a URL whose backend is not
+//! `memory` (default), `sqlite`, `redis`, `mysql`, `postgres`, `zookeeper`, `kv`, `quorum`, `remote`;
+//! `tls` for backends that support it, and `sasl` for ZooKeeper. The error for a URL whose backend is not
 //! compiled in contains the line of `Cargo.toml` that adds it.
 
 pub mod backend;

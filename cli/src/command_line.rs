@@ -86,6 +86,7 @@ pub(crate) enum Command {
     Doctor(commands::doctor::Doctor),
     Migrate(commands::migrate::Migrate),
     Quorum(commands::quorum::Quorum),
+    Serve(commands::serve::Serve),
     Completions(commands::completions::Completions),
     Man(commands::man::Man),
 }
@@ -105,7 +106,10 @@ const GROUPS: [(&str, &[&str]); 6] = [
         ],
     ),
     ("Recipes", &["jobs", "elect", "fence"]),
-    ("Stores", &["doctor", "migrate", "quorum", "conformance"]),
+    (
+        "Stores",
+        &["serve", "doctor", "migrate", "quorum", "conformance"],
+    ),
     ("Kick-out", &["gateway"]),
     ("Trying", &["demo"]),
     ("This tool", &["completions", "man", "help"]),
@@ -193,11 +197,11 @@ pub(crate) fn run() -> Outcome {
             "the argument '--backend <URL>' cannot be used multiple times",
         ));
     }
-    // A gateway node runs unattended, so all its warnings go to the log. Commands that hold a lock
+    // A gateway node and a lock server run unattended, so all its warnings go to the log. Commands that hold a lock
     // warn of a store that may lose the lock. Otherwise commands print everything that matters, and
     // the conformance suite loses locks on purpose.
     let level = match cli.command {
-        Command::Gateway(_) => "warn",
+        Command::Gateway(_) | Command::Serve(_) => "warn",
         Command::Run(_) | Command::Elect(_) | Command::Acquire(_) => "error,distlock::store=warn",
         _ => "error",
     };
@@ -222,7 +226,7 @@ impl Command {
     /// The threads that this command needs.
     const fn threads(&self) -> Threads {
         match self {
-            Self::Demo(_) | Self::Conformance(_) => Threads::Many,
+            Self::Demo(_) | Self::Conformance(_) | Self::Serve(_) => Threads::Many,
             Self::Gateway(gateway) if gateway.serves() => Threads::Many,
             _ => Threads::Main,
         }
@@ -265,6 +269,7 @@ async fn dispatch(command: Command, context: Context) -> Outcome {
         Command::Doctor(it) => Box::pin(it.execute(&context)).await,
         Command::Migrate(it) => Box::pin(it.execute(&context)).await,
         Command::Quorum(it) => Box::pin(it.execute(&context)).await,
+        Command::Serve(it) => Box::pin(it.execute(&context)).await,
         Command::Completions(it) => it.execute(command_with_groups()),
         Command::Man(it) => it.execute(command_with_groups()),
     }

@@ -2,7 +2,7 @@
 
 use crate::support::Home;
 
-const COMMANDS: [&[&str]; 35] = [
+const COMMANDS: [&[&str]; 36] = [
     &[],
     &["demo"],
     &["demo", "recipes"],
@@ -27,6 +27,7 @@ const COMMANDS: [&[&str]; 35] = [
     &["gateway", "drain"],
     &["gateway", "nodes"],
     &["gateway", "health"],
+    &["serve"],
     &["conformance"],
     &["doctor"],
     &["migrate"],

@@ -3,16 +3,19 @@
 //! Invariant: each operation that was sent gets its answer, or learns that the session has ended.
 //! After the end of a session nothing is sent on it.
 
-use std::{collections::HashMap, fmt};
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use distlock_core::{
     Capabilities, Error, LockName, LossFeed, LossSender, OwnerId, Result, sync::Mutex,
 };
 use distlock_wire::v1::{self, answer, operation, push, waiter_step};
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
 use tokio::{
     sync::{Notify, mpsc::UnboundedSender, oneshot},
     task::AbortHandle,

@@ -1,8 +1,11 @@
 //! One handle on the server's store: its batches, and its two parts, the locks and the records.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use distlock_backend_kit::{
@@ -72,7 +75,6 @@ impl Remote {
 }
 
 /// The part that the locks and the records of a handle share.
-#[derive(Debug)]
 pub(crate) struct RemoteHandle {
     pub(crate) link: Arc<Link>,
     batcher: Batcher<BatchExecutor>,
@@ -120,6 +122,12 @@ impl RemoteHandle {
         }
         self.batcher.close().await;
         self.link.close();
+    }
+}
+
+impl fmt::Debug for RemoteHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.link.fmt(f)
     }
 }
 

@@ -19,4 +19,5 @@ pub(crate) mod quorum;
 pub(crate) mod release;
 pub(crate) mod renew;
 pub(crate) mod run;
+pub(crate) mod serve;
 mod ticket;

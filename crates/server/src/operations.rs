@@ -8,14 +8,13 @@ use std::{sync::Arc, time::Duration};
 
 use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Clock, Contender, DistLock, Error, ErrorKind, Grant,
-    HandOver, Lease, LockName, LossFeed, Moment, RecordKey, Records, Renewal, Result, Store,
+    HandOver, Lease, LockName, LossFeed, Moment, RecordKey, Records, Renewed, Result, Store,
     TicketStep, Ttl, Version,
 };
 use distlock_wire::{
     ANSWER_BYTES, MAX_LISTED, MAX_READ,
     v1::{self, answer, operation},
 };
-use prost::Message as _;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::session::Outgoing;
@@ -134,15 +133,12 @@ impl Operations {
         wire: v1::RenewLease,
         losses: LossSink<'_>,
     ) -> Result<v1::RenewAnswer> {
-        let (lease, renewal) = wire.read()?;
-        let renewal = Renewal {
-            ttl: renewal.ttl.min(self.max_lease),
-            ..renewal
-        };
+        let (lease, mut renewal) = wire.read()?;
+        renewal.ttl = renewal.ttl.min(self.max_lease);
         renewal.check_floor(self.lock.capabilities())?;
         let renewed = self.lock.renew(&lease, &renewal).await?;
         // The session of an ordinary renewal has watched the lease since its grant.
-        if let distlock_core::Renewed::Extended { loss, .. } = &renewed
+        if let Renewed::Extended { loss, .. } = &renewed
             && renewal.ticket == TicketStep::Redeem
         {
             watch(loss, &lease, losses);

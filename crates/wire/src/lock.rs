@@ -2,11 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use distlock_core::Error;
 use distlock_core::{
-    AcquireRequest, Attempt, Epoch, FencingToken, Forced, Grant, HandOver, HolderLabel, Lease,
-    LockName, LossFeed, LossReason, Meta, ReleaseOutcome, Renewal, Renewed, Result, TicketStep,
-    micros,
+    AcquireRequest, Attempt, Epoch, Error, FencingToken, Forced, Grant, HandOver, HolderLabel,
+    Lease, LockName, LossFeed, LossReason, Meta, ReleaseOutcome, Renewal, Renewed, Result,
+    TicketStep, micros,
 };
 
 use crate::{

@@ -73,14 +73,21 @@ impl Clients {
         client: Uuid,
         connection: u64,
     ) -> Result<Place, Status> {
+        let entry = Client {
+            connection,
+            end: CancellationToken::new(),
+            ended: CancellationToken::new(),
+            since: None,
+        };
+        let (end, ended) = (entry.end.clone(), entry.ended.clone());
+        let former = self.enter(client, entry)?;
         let place = Place {
             clients: Arc::clone(self),
             client,
             connection,
-            end: CancellationToken::new(),
-            ended: CancellationToken::new(),
+            end,
+            ended,
         };
-        let former = self.enter(&place)?;
         if let Some(former) = former {
             former.end.cancel();
             // Also if a newer session comes meanwhile: that one waits for this one.
@@ -89,17 +96,16 @@ impl Clients {
         Ok(place)
     }
 
-    fn enter(&self, place: &Place) -> Result<Option<Client>, Status> {
+    /// Stores the newest connection of a client, and returns the one before.
+    fn enter(&self, client: Uuid, entry: Client) -> Result<Option<Client>, Status> {
         let now = self.clock.now();
         let mut known = self.known.lock();
-        if let Some(newest) = known.clients.get(&place.client)
-            && newest.connection >= place.connection
+        if let Some(newest) = known.clients.get(&client)
+            && newest.connection >= entry.connection
         {
-            // The drop of the refused place must not end the newest session's entry: the numbers
-            // differ, or the entry has its own tokens.
             return Err(Status::failed_precondition(format!(
                 "connection {} of this client is served already, and this is connection {}",
-                newest.connection, place.connection
+                newest.connection, entry.connection
             )));
         }
         if known.clients.len() >= known.sweep_at {
@@ -107,13 +113,7 @@ impl Clients {
             known.clients.retain(|_, client| is_kept(client));
             known.sweep_at = (known.clients.len() * 2).max(SWEEP_AT);
         }
-        let entry = Client {
-            connection: place.connection,
-            end: place.end.clone(),
-            ended: place.ended.clone(),
-            since: None,
-        };
-        Ok(known.clients.insert(place.client, entry))
+        Ok(known.clients.insert(client, entry))
     }
 }
 

@@ -134,7 +134,7 @@ struct Session<'a> {
 }
 
 impl Session<'_> {
-    async fn welcome(&self, version: u32) -> Result<(), Status> {
+    async fn welcome(&mut self, version: u32) -> Result<(), Status> {
         let operations = &self.context.operations;
         let capabilities = operations.capabilities();
         let limit = |most: usize| u32::try_from(most).unwrap_or(u32::MAX);
@@ -242,7 +242,7 @@ impl Session<'_> {
         }
     }
 
-    async fn send(&self, frame: v1::ServerFrame) -> Result<(), Status> {
+    async fn send(&mut self, frame: v1::ServerFrame) -> Result<(), Status> {
         let clock = self.context.operations.clock();
         match at_most(&**clock, SLOW_READER, self.out.send(Ok(frame))).await {
             Some(Ok(())) => Ok(()),
