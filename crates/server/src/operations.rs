@@ -315,3 +315,52 @@ pub(crate) fn missing(part: &str) -> Error {
 fn usize_of(limit: u32) -> usize {
     usize::try_from(limit).unwrap_or(usize::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use distlock_core::{Epoch, FencingToken, HolderLabel, OwnerId};
+
+    use super::*;
+
+    /// The client counts from its sending, which is before the receipt, and knows nothing of the
+    /// moment from which the store counts.
+    #[test]
+    fn a_lease_that_counts_from_before_the_receipt_is_shortened() {
+        let at = |secs| Moment::from_boot(Duration::from_secs(secs));
+        let name = LockName::new("a").unwrap();
+        let holder = HolderLabel::new("h").unwrap();
+        let ttl = Ttl::new(Duration::from_secs(10)).unwrap();
+        let request = AcquireRequest::new(name, OwnerId::new(), ttl, holder);
+        for (counts_from, left) in [
+            (None, 10),
+            (Some(at(97)), 7),
+            (Some(at(101)), 10),
+            (Some(at(80)), 0),
+        ] {
+            let token = FencingToken::new(1).unwrap();
+            let mut grant = Grant::new(token, Epoch::new("e"), Duration::from_secs(10));
+            grant.counts_from = counts_from;
+            let grant = announce_grant(grant, &request, at(100), None);
+            assert_eq!(
+                grant.valid_for,
+                Duration::from_secs(left),
+                "{counts_from:?}"
+            );
+            assert_eq!(grant.counts_from, None);
+        }
+    }
+
+    #[test]
+    fn a_list_is_cut_before_it_is_too_long_and_never_to_nothing() {
+        let state = |bytes| v1::LockState {
+            name: "x".repeat(bytes),
+            ..v1::LockState::default()
+        };
+        let (kept, cut) = fitting([state(ANSWER_BYTES / 2), state(9), state(9)].into_iter());
+        assert_eq!((kept.len(), cut), (3, false));
+        let (kept, cut) = fitting([state(ANSWER_BYTES / 2), state(ANSWER_BYTES)].into_iter());
+        assert_eq!((kept.len(), cut), (1, true));
+        let (kept, cut) = fitting([state(ANSWER_BYTES * 2)].into_iter());
+        assert_eq!((kept.len(), cut), (1, false));
+    }
+}

@@ -1,0 +1,526 @@
+//! The protocol on real sockets, by a client that sends what it likes.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::{
+    AcquireRequest, Attempt, Clock as _, DistLock, FencingToken, HolderLabel, Lease, LockInfo,
+    LockName, OwnerId, Store, SystemClock, Ttl, at_most,
+};
+use distlock_memory::Memory;
+use distlock_server::{LockServer, ServerConfig};
+use distlock_wire::{
+    FRAME_BYTES, VERSIONS,
+    v1::{
+        self, acquire_answer, answer, error::Kind, lock_service_client::LockServiceClient,
+        operation::Operation as Asked, push, waiter_step::Step,
+    },
+};
+use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::{
+    Code, Status, Streaming,
+    transport::{Channel, Endpoint},
+};
+use uuid::Uuid;
+
+const SOON: Duration = Duration::from_secs(10);
+const TTL: Duration = Duration::from_secs(10);
+
+/// A server over a store in memory, and the store itself.
+struct Served {
+    url: String,
+    lock: Arc<dyn DistLock>,
+}
+
+async fn serve(change: impl FnOnce(&mut ServerConfig)) -> Served {
+    let memory = Memory::default();
+    let store = Store::new(memory.lock(), memory.records());
+    let mut config = ServerConfig::default();
+    config.listen = "127.0.0.1:0".to_owned();
+    change(&mut config);
+    let server = LockServer::start(config, store).await.unwrap();
+    let url = format!("http://{}", server.address());
+    tokio::spawn(server.run(std::future::pending()));
+    Served {
+        url,
+        lock: memory.lock(),
+    }
+}
+
+impl Served {
+    async fn client(&self) -> LockServiceClient<Channel> {
+        let endpoint = Endpoint::from_shared(self.url.clone()).unwrap();
+        LockServiceClient::new(endpoint.connect().await.unwrap())
+    }
+
+    /// A stream with this first frame.
+    async fn stream(&self, first: v1::ClientFrame) -> Session {
+        let (frames, receiver) = mpsc::unbounded_channel();
+        frames.send(first).unwrap();
+        let receiver = UnboundedReceiverStream::new(receiver);
+        let opened = self.client().await.session(receiver).await;
+        Session {
+            frames,
+            from_server: opened.unwrap().into_inner(),
+            answers: Vec::new(),
+            pushes: Vec::new(),
+        }
+    }
+
+    /// A session of this client.
+    async fn session(&self, client: Uuid, connection: u64) -> Session {
+        let mut session = self.stream(hello(client, connection)).await;
+        let welcome = session.frame().await.unwrap().welcome.unwrap();
+        assert_eq!(welcome.version, VERSIONS[0]);
+        session
+    }
+
+    async fn any_session(&self) -> Session {
+        self.session(Uuid::new_v4(), 1).await
+    }
+
+    /// Takes a lock beside the server.
+    async fn hold(&self, name: &str) -> Lease {
+        let name = LockName::new(name).unwrap();
+        let holder = HolderLabel::new("holder").unwrap();
+        let request = AcquireRequest::new(name, OwnerId::new(), Ttl::new(TTL).unwrap(), holder);
+        let attempt = self.lock.try_acquire(&request).await.unwrap();
+        let Attempt::Acquired(grant) = attempt else {
+            panic!("{attempt:?}");
+        };
+        Lease::new(request.name, request.owner, Some(grant.token))
+    }
+
+    async fn inspect(&self, name: &str) -> LockInfo {
+        self.lock
+            .inspect(&LockName::new(name).unwrap())
+            .await
+            .unwrap()
+    }
+
+    async fn holder(&self, name: &str) -> Option<String> {
+        self.inspect(name).await.held.map(|it| it.holder)
+    }
+
+    /// Waits until the lock has this state.
+    async fn until(&self, name: &str, is_it: impl Fn(&LockInfo) -> bool) {
+        for _ in 0..500 {
+            if is_it(&self.inspect(name).await) {
+                return;
+            }
+            SystemClock.sleep(Duration::from_millis(20)).await;
+        }
+        panic!("{:?}", self.inspect(name).await);
+    }
+}
+
+fn hello(client: Uuid, connection: u64) -> v1::ClientFrame {
+    let hello = v1::Hello {
+        client: client.as_bytes().to_vec(),
+        connection,
+        versions: VERSIONS.to_vec(),
+        label: "test".to_owned(),
+    };
+    v1::ClientFrame {
+        hello: Some(hello),
+        operations: Vec::new(),
+    }
+}
+
+struct Session {
+    frames: UnboundedSender<v1::ClientFrame>,
+    from_server: Streaming<v1::ServerFrame>,
+    answers: Vec<v1::Answer>,
+    pushes: Vec<push::Push>,
+}
+
+impl Session {
+    fn send(&self, operations: impl IntoIterator<Item = (u64, Asked)>) {
+        let operations = operations.into_iter().map(|(id, operation)| v1::Operation {
+            id,
+            operation: Some(operation),
+        });
+        let frame = v1::ClientFrame {
+            hello: None,
+            operations: operations.collect(),
+        };
+        self.frames.send(frame).unwrap();
+    }
+
+    async fn frame(&mut self) -> Result<v1::ServerFrame, Status> {
+        let frame = at_most(&SystemClock, SOON, self.from_server.message()).await;
+        let frame = frame.expect("a frame within the time")?;
+        frame.ok_or_else(|| Status::cancelled("the stream ended"))
+    }
+
+    /// The status with which the server ends the stream.
+    async fn refusal(&mut self) -> Status {
+        loop {
+            if let Err(status) = self.frame().await {
+                return status;
+            }
+        }
+    }
+
+    async fn receive(&mut self) {
+        let frame = self.frame().await.unwrap();
+        self.answers.extend(frame.answers);
+        let pushes = frame.pushes.into_iter().filter_map(|it| it.push);
+        self.pushes.extend(pushes);
+    }
+
+    async fn answer(&mut self, id: u64) -> answer::Answer {
+        loop {
+            if let Some(at) = self.answers.iter().position(|it| it.id == id) {
+                return self.answers.swap_remove(at).answer.unwrap();
+            }
+            self.receive().await;
+        }
+    }
+
+    async fn push(&mut self) -> push::Push {
+        while self.pushes.is_empty() {
+            self.receive().await;
+        }
+        self.pushes.remove(0)
+    }
+}
+
+fn acquire(name: &str, owner: Uuid, ttl: Duration) -> v1::AcquireLock {
+    v1::AcquireLock {
+        name: name.to_owned(),
+        owner: owner.as_bytes().to_vec(),
+        ttl_us: u64::try_from(ttl.as_micros()).unwrap(),
+        holder: "client".to_owned(),
+        meta: None,
+    }
+}
+
+fn call(name: &str, wait: Duration) -> v1::AcquireCall {
+    v1::AcquireCall {
+        request: Some(acquire(name, Uuid::new_v4(), TTL)),
+        wait_us: u64::try_from(wait.as_micros()).unwrap(),
+    }
+}
+
+fn join(waiter: u64, name: &str) -> Asked {
+    Asked::Join(v1::JoinQueue {
+        waiter,
+        request: Some(acquire(name, Uuid::new_v4(), TTL)),
+    })
+}
+
+fn step(waiter: u64, step: Step) -> Asked {
+    Asked::Step(v1::WaiterStep {
+        waiter,
+        step: step.into(),
+    })
+}
+
+fn granted(answer: answer::Answer) -> Option<v1::Grant> {
+    let answer::Answer::Acquire(answer) = answer else {
+        panic!("{answer:?}");
+    };
+    match answer.answer.unwrap() {
+        acquire_answer::Answer::Granted(grant) => Some(grant),
+        acquire_answer::Answer::Busy(_) => None,
+    }
+}
+
+fn error_kind(answer: &answer::Answer) -> Kind {
+    match answer {
+        answer::Answer::Error(error) => error.kind(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_without_a_good_hello_is_refused_by_name() {
+    let served = serve(|_| {}).await;
+    let changed = |change: fn(&mut v1::Hello)| {
+        let mut frame = hello(Uuid::new_v4(), 1);
+        change(frame.hello.as_mut().unwrap());
+        frame
+    };
+    let with_operation = v1::ClientFrame {
+        operations: vec![v1::Operation::default()],
+        ..hello(Uuid::new_v4(), 1)
+    };
+    for (first, code, says) in [
+        (
+            changed(|hello| hello.versions = vec![7, 9]),
+            Code::FailedPrecondition,
+            "[7, 9]",
+        ),
+        (
+            changed(|hello| hello.versions.clear()),
+            Code::FailedPrecondition,
+            "version",
+        ),
+        (
+            changed(|hello| hello.client.truncate(3)),
+            Code::InvalidArgument,
+            "16 bytes",
+        ),
+        (v1::ClientFrame::default(), Code::InvalidArgument, "Hello"),
+        (with_operation, Code::InvalidArgument, "operations"),
+    ] {
+        let status = served.stream(first).await.refusal().await;
+        assert_eq!(status.code(), code, "{status}");
+        assert!(status.message().contains(says), "{status}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_frames_end_the_session_and_grant_nothing() {
+    let served = serve(|_| {}).await;
+    let mut twice = served.any_session().await;
+    twice.frames.send(hello(Uuid::new_v4(), 2)).unwrap();
+    assert_eq!(twice.refusal().await.code(), Code::InvalidArgument);
+
+    // The first one has no answer yet when the second one is read.
+    let mut same_id = served.any_session().await;
+    same_id.send([(5, join(1, "a")), (5, join(2, "a"))]);
+    let status = same_id.refusal().await;
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert!(status.message().contains("operation 5"), "{status}");
+
+    let mut large = served.any_session().await;
+    let put = v1::WriteRecord {
+        key: "k".to_owned(),
+        value: vec![0; FRAME_BYTES],
+        expect_version: None,
+    };
+    large.send([(1, Asked::Put(put))]);
+    assert_eq!(large.refusal().await.code(), Code::OutOfRange);
+    served.until("a", |info| info.waiters == Some(0)).await;
+    assert_eq!(served.holder("a").await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn operations_that_break_a_rule_have_an_error_each_and_the_session_goes_on() {
+    let served = serve(|config| config.limits.waiters = 1).await;
+    let mut session = served.any_session().await;
+    let unknown = v1::Operation {
+        id: 1,
+        operation: None,
+    };
+    let frame = v1::ClientFrame {
+        hello: None,
+        operations: vec![unknown],
+    };
+    session.frames.send(frame).unwrap();
+    assert_eq!(error_kind(&session.answer(1).await), Kind::Unsupported);
+    let mut nobody = acquire("a", Uuid::new_v4(), TTL);
+    nobody.owner.truncate(15);
+    let nameless = acquire("", Uuid::new_v4(), TTL);
+    let endless = acquire("a", Uuid::new_v4(), Duration::from_secs(90_000));
+    session.send([
+        (2, Asked::Acquire(nobody)),
+        (3, Asked::Acquire(nameless)),
+        (4, Asked::Acquire(endless)),
+        (5, step(77, Step::Attempt)),
+        (6, join(1, "b")),
+        (7, join(2, "b")),
+    ]);
+    for (id, kind) in [
+        (2, Kind::InvalidArgument),
+        (3, Kind::InvalidName),
+        (4, Kind::InvalidArgument),
+        (5, Kind::InvalidArgument),
+        (7, Kind::LimitExceeded),
+    ] {
+        assert_eq!(error_kind(&session.answer(id).await), kind, "{id}");
+    }
+    assert!(matches!(session.answer(6).await, answer::Answer::Waiter(_)));
+    for name in ["a", "b"] {
+        assert_eq!(served.holder(name).await, None, "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_connection_of_a_client_ends_the_older_one_for_good() {
+    let served = serve(|_| {}).await;
+    let client = Uuid::new_v4();
+    let mut first = served.session(client, 1).await;
+    let mut second = served.session(client, 2).await;
+    assert_eq!(first.refusal().await.code(), Code::Aborted);
+    // It was on its way when the client made its second connection.
+    let mut late = served.stream(hello(client, 1)).await;
+    assert_eq!(late.refusal().await.code(), Code::FailedPrecondition);
+    let owner = Uuid::new_v4();
+    second.send([(1, Asked::Acquire(acquire("a", owner, TTL)))]);
+    assert!(granted(second.answer(1).await).is_some());
+    // The lock does not end with the connection.
+    drop(second);
+    let mut third = served.session(client, 3).await;
+    third.send([
+        (1, Asked::Acquire(acquire("a", Uuid::new_v4(), TTL))),
+        (2, Asked::Acquire(acquire("a", owner, TTL))),
+    ]);
+    assert!(granted(third.answer(1).await).is_none(), "another owner");
+    assert!(granted(third.answer(2).await).is_some(), "the same owner");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_push_wakes_the_first_waiter_and_grants_nothing() {
+    let served = serve(|_| {}).await;
+    let lease = served.hold("a").await;
+    let mut session = served.any_session().await;
+    // Joining takes a moment, so the second one joins after the answer to the first one.
+    for waiter in [10, 11] {
+        session.send([
+            (waiter, join(waiter, "a")),
+            (waiter + 10, step(waiter, Step::Attempt)),
+        ]);
+        assert!(granted(session.answer(waiter + 10).await).is_none());
+    }
+    served.lock.release(&lease).await.unwrap();
+    assert_eq!(session.push().await, push::Push::Wake(10));
+    assert_eq!(served.holder("a").await, None);
+    session.send([(5, step(10, Step::Attempt))]);
+    let grant = granted(session.answer(5).await).unwrap();
+    assert_eq!(served.holder("a").await.as_deref(), Some("client"));
+    assert!(session.pushes.is_empty(), "{:?}", session.pushes);
+
+    // A waiter that has left is not woken, and keeps nobody out.
+    session.send([(6, step(11, Step::Leave))]);
+    assert!(matches!(session.answer(6).await, answer::Answer::Waiter(_)));
+    let name = LockName::new("a").unwrap();
+    let token = FencingToken::new(grant.token).unwrap();
+    served.lock.force_release(&name, token).await.unwrap();
+    let owner = Uuid::new_v4();
+    session.send([(7, Asked::Acquire(acquire("a", owner, TTL)))]);
+    assert!(granted(session.answer(7).await).is_some());
+    assert!(session.pushes.is_empty(), "{:?}", session.pushes);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_waiters_of_a_broken_connection_keep_nobody_out() {
+    let served = serve(|_| {}).await;
+    let lease = served.hold("a").await;
+    let mut gone = served.any_session().await;
+    gone.send([(1, join(1, "a")), (2, step(1, Step::Attempt))]);
+    assert!(granted(gone.answer(2).await).is_none());
+    drop(gone);
+    served.until("a", |info| info.waiters == Some(0)).await;
+    served.lock.release(&lease).await.unwrap();
+    let mut next = served.any_session().await;
+    next.send([(1, Asked::Acquire(acquire("a", Uuid::new_v4(), TTL)))]);
+    assert!(granted(next.answer(1).await).is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_cut_to_the_longest_one() {
+    let served = serve(|config| config.max_lease = Duration::from_secs(30)).await;
+    let mut session = served.any_session().await;
+    let owner = Uuid::new_v4();
+    let hour = Duration::from_secs(3600);
+    session.send([(1, Asked::Acquire(acquire("a", owner, hour)))]);
+    let grant = granted(session.answer(1).await).unwrap();
+    assert_eq!(grant.valid_for_us, 30_000_000);
+    let lease = v1::Lease {
+        name: "a".to_owned(),
+        owner: owner.as_bytes().to_vec(),
+        token: Some(grant.token),
+        nonce: None,
+    };
+    let renewal = v1::RenewLease {
+        lease: Some(lease),
+        ttl_us: 3_600_000_000,
+        ..v1::RenewLease::default()
+    };
+    session.send([(2, Asked::Renew(renewal))]);
+    let renewed = session.answer(2).await;
+    let answer::Answer::Renew(v1::RenewAnswer {
+        answer: Some(v1::renew_answer::Answer::Extended(extended)),
+    }) = renewed
+    else {
+        panic!("{renewed:?}");
+    };
+    assert_eq!(extended.valid_for_us, 30_000_000);
+    let held = served.inspect("a").await.held.unwrap();
+    assert!(held.expires_in.unwrap() <= Duration::from_secs(30));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_unary_acquire_waits_and_its_lease_counts_from_the_call() {
+    let served = serve(|_| {}).await;
+    let lease = served.hold("a").await;
+    let mut client = served.client().await;
+    let sent = SystemClock.now();
+    let waiting = tokio::spawn(async move { client.acquire(call("a", SOON)).await });
+    SystemClock.sleep(Duration::from_millis(400)).await;
+    served.lock.release(&lease).await.unwrap();
+    let answer = waiting.await.unwrap().unwrap().into_inner();
+    let received = SystemClock.now();
+    let Some(acquire_answer::Answer::Granted(grant)) = answer.answer else {
+        panic!("{answer:?}");
+    };
+    let valid_for = Duration::from_micros(grant.valid_for_us);
+    assert!(
+        valid_for >= TTL + Duration::from_millis(300),
+        "{valid_for:?}"
+    );
+    // The end of the lease, counted from the sending, is not after its end at the store.
+    assert!(sent + valid_for <= received + TTL, "{valid_for:?}");
+
+    // Without a wait, a busy lock is an answer.
+    let answer = served
+        .client()
+        .await
+        .acquire(call("a", Duration::ZERO))
+        .await;
+    let Some(acquire_answer::Answer::Busy(busy)) = answer.unwrap().into_inner().answer else {
+        panic!("granted twice");
+    };
+    assert_eq!(busy.holder.unwrap().holder, "client");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lock_of_a_call_that_has_ended_is_free() {
+    let served = serve(|_| {}).await;
+    let lease = served.hold("a").await;
+    let mut client = served.client().await;
+    let waiting = tokio::spawn(async move { client.acquire(call("a", SOON)).await });
+    served.until("a", |info| info.waiters == Some(1)).await;
+    waiting.abort();
+    let _ = waiting.await;
+    served.lock.release(&lease).await.unwrap();
+    // The server learns of the end of the call before or after the grant.
+    let is_free = |info: &LockInfo| info.held.is_none() && info.waiters == Some(0);
+    served.until("a", is_free).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_call_has_a_status_by_the_book_and_our_error_in_its_details() {
+    let served = serve(|_| {}).await;
+    let mut client = served.client().await;
+    let status = client.acquire(call("", Duration::ZERO)).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+    let error: v1::Error = prost::Message::decode(status.details()).unwrap();
+    assert_eq!(error.kind(), Kind::InvalidName);
+    let status = client
+        .release(v1::ReleaseLease::default())
+        .await
+        .unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_beyond_loopback_or_with_a_wrong_option_does_not_start() {
+    let minute = Duration::from_secs(60);
+    for (listen, max_lease, setting) in [
+        ("0.0.0.0:0", minute, "listen"),
+        ("nowhere", minute, "listen"),
+        ("127.0.0.1:0", Duration::from_millis(10), "max_lease"),
+    ] {
+        let memory = Memory::default();
+        let store = Store::new(memory.lock(), memory.records());
+        let mut config = ServerConfig::default();
+        config.listen = listen.to_owned();
+        config.max_lease = max_lease;
+        let error = LockServer::start(config, store).await.unwrap_err();
+        assert_eq!(error.setting(), Some(setting), "{error}");
+    }
+}
