@@ -32,6 +32,7 @@
 //!   public, so that a server can host it.
 //! - `shard`, `row`, `store_queue`: the parts of the table: one shard, one held lock, and the
 //!   contenders of one lock in order.
+//! - `held_lock`: a held lock in a form that a server stores while it does not run.
 //! - `lock`, `wait`: the asynchronous shell around the table.
 //! - `records`: the versioned key-value store.
 //!
@@ -41,6 +42,7 @@
 //! is skipped. A release wakes one contender of that name.
 
 mod driver;
+mod held_lock;
 mod lock;
 mod memory;
 mod records;
@@ -51,6 +53,7 @@ mod table;
 mod wait;
 
 pub use driver::MemoryDriver;
+pub use held_lock::HeldLock;
 pub use lock::MemoryLock;
 pub use memory::Memory;
 pub use records::MemoryRecords;

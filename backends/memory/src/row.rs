@@ -6,12 +6,12 @@
 use std::time::{Duration, SystemTime};
 
 use distlock_core::{
-    AcquireRequest, FencingToken, HolderInfo, HolderLabel, Lease, LossReason, Meta, Moment,
-    OwnerId, Renewal, TicketStep, Ttl,
+    AcquireRequest, FencingToken, HolderInfo, HolderLabel, Lease, LockName, LossReason, Meta,
+    Moment, OwnerId, Renewal, TicketStep, Ttl,
 };
 use uuid::Uuid;
 
-use crate::table::Now;
+use crate::{HeldLock, table::Now};
 
 /// The lease of one lock name. The row may stay in memory after the lease has expired.
 #[derive(Debug)]
@@ -50,6 +50,35 @@ impl Row {
                 })
             }),
         }
+    }
+
+    /// The row of a lock that was held before.
+    pub(crate) fn restored(held: &HeldLock) -> Self {
+        let extra = (held.meta.is_some() || held.nonce.is_some()).then(|| {
+            Box::new(Extra {
+                meta: held.meta.clone(),
+                nonce: held.nonce,
+            })
+        });
+        Self {
+            owner: held.owner,
+            token: held.token,
+            expires: nanos_since_boot(held.expires),
+            granted: held.granted_micros,
+            holder: held.holder.clone(),
+            extra,
+        }
+    }
+
+    /// The lock of this row, which has this name.
+    pub(crate) fn held_lock(&self, name: &LockName) -> HeldLock {
+        let expires = Moment::from_boot(Duration::from_nanos(self.expires));
+        let holder = self.holder.clone();
+        let mut held = HeldLock::new(name.clone(), self.owner, self.token, expires, holder);
+        held.granted_micros = self.granted;
+        held.nonce = self.nonce();
+        held.meta = self.extra.as_ref().and_then(|extra| extra.meta.clone());
+        held
     }
 
     /// Whether the lease has not expired.

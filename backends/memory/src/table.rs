@@ -20,6 +20,7 @@ use distlock_core::{
 use foldhash::fast::RandomState;
 
 use crate::{
+    HeldLock,
     row::Row,
     shard::Shard,
     store_queue::{DeferredWakes, QueueEntry, StoreQueue},
@@ -302,6 +303,53 @@ impl Table {
                 info
             })
             .collect()
+    }
+
+    /// Returns all held locks, and the highest token so far, for [`Table::restore`] and
+    /// [`Table::raise_tokens`] of a later table.
+    pub fn export(&self, now: Moment) -> (Vec<HeldLock>, u64) {
+        let (mut held, mut last_token) = (Vec::new(), 0);
+        for shard in &self.shards {
+            let shard = shard.lock();
+            last_token = last_token.max(shard.last_token);
+            let live = shard.rows.iter().filter(|(_, row)| row.is_live(now));
+            held.extend(live.map(|(name, row)| row.held_lock(name)));
+        }
+        (held, last_token)
+    }
+
+    /// Puts a lock back that an earlier table of the same server has granted. If the lock is held
+    /// with a token that is not lower, nothing changes: that grant came later, or it is this one.
+    ///
+    /// # Errors
+    /// [`LossReason::TakenOver`] if another owner holds the lock with a token that is not lower.
+    pub fn restore(&self, now: Moment, held: &HeldLock) -> Result<(), LossReason> {
+        let mut shard = self.lock_shard_of(&held.name);
+        let shard = &mut *shard;
+        if let Some(row) = shard.rows.get(&held.name)
+            && row.is_live(now)
+            && row.token() >= held.token
+        {
+            return if row.is_owned_by(held.owner) {
+                Ok(())
+            } else {
+                Err(LossReason::TakenOver)
+            };
+        }
+        shard.rows.insert(held.name.clone(), Row::restored(held));
+        shard.last_token = shard.last_token.max(held.token.get());
+        if let Some(queue) = shard.queues.get_mut(&held.name) {
+            queue.end_turn();
+        }
+        Ok(())
+    }
+
+    /// Makes all later tokens higher than this one.
+    pub fn raise_tokens(&self, floor: u64) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.last_token = shard.last_token.max(floor);
+        }
     }
 
     /// Returns the number of rows in memory, including expired rows that are not removed yet.
