@@ -82,6 +82,10 @@ impl MemoryLock {
         }
     }
 
+    pub(crate) fn table(&self) -> &Table {
+        &self.shared.table
+    }
+
     /// Opens another handle on the same table. The new handle is open even if this handle was
     /// closed.
     pub(crate) fn new_handle(&self) -> Self {

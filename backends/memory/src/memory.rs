@@ -11,6 +11,7 @@ use uuid::Uuid;
 use crate::{
     lock::{BACKEND, MemoryLock},
     records::MemoryRecords,
+    table::Table,
 };
 
 /// One lock table and the records beside it. Clones share them.
@@ -24,6 +25,12 @@ impl Memory {
     /// Creates an empty store with this clock.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         let epoch = Epoch::new(format!("{BACKEND}-{}", Uuid::new_v4()));
+        Self::hosted(clock, epoch)
+    }
+
+    /// Creates an empty store with this clock and this epoch, for a program that keeps the history
+    /// of the store beyond its own end.
+    pub fn hosted(clock: Arc<dyn Clock>, epoch: Epoch) -> Self {
         Self {
             lock: Arc::new(MemoryLock::new(Arc::clone(&clock), epoch)),
             records: Arc::new(MemoryRecords::new(clock)),
@@ -47,6 +54,12 @@ impl Memory {
         let store = Self::default();
         stores.insert(name.to_owned(), store.clone());
         store
+    }
+
+    /// The lock table itself, for a program that hosts it.
+    #[must_use]
+    pub fn table(&self) -> &Table {
+        self.lock.table()
     }
 
     /// Opens a new handle on the lock table.
