@@ -1,6 +1,6 @@
 //! The options of the server, with their limits.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use distlock_core::{Error, ErrorKind, Result, Ttl};
 use distlock_listen::ConnectionBounds;
@@ -15,6 +15,16 @@ pub struct ServerConfig {
     pub max_lease: Duration,
     /// What clients may use.
     pub limits: ServerLimits,
+}
+
+/// What a server needs that keeps the locks in its own memory.
+#[derive(Clone, Debug)]
+pub struct StateOptions {
+    /// The file with everything that a crash must not lose. Other files are beside it.
+    pub path: PathBuf,
+    /// Without the file, no server has granted locks before. Otherwise the server waits until the
+    /// leases of a predecessor have ended. With the file, this changes nothing.
+    pub is_new: bool,
 }
 
 /// What clients may use.

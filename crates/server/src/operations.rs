@@ -8,16 +8,16 @@ use std::{sync::Arc, time::Duration};
 
 use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Clock, Contender, DistLock, Error, ErrorKind, Grant,
-    HandOver, Lease, LockName, LossFeed, Moment, RecordKey, Records, Renewed, Result, Store,
-    TicketStep, Ttl, Version,
+    HandOver, HolderLabel, Lease, LockName, LossFeed, Moment, RecordKey, Records, Renewed, Result,
+    Store, TicketStep, Ttl, Version,
 };
 use distlock_wire::{
     ANSWER_BYTES, MAX_LISTED, MAX_READ,
-    v1::{self, answer, operation},
+    v1::{self, acquire_answer, answer, hand_over_answer, operation, renew_answer},
 };
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::session::Outgoing;
+use crate::{memory::Host, session::Outgoing};
 
 /// The store, as the operations of clients see it.
 #[derive(Debug)]
@@ -26,15 +26,27 @@ pub(crate) struct Operations {
     records: Arc<dyn Records>,
     clock: Arc<dyn Clock>,
     max_lease: Ttl,
+    /// The hosted table, if the store is in the memory of this server.
+    host: Option<Arc<Host>>,
 }
 
-/// Where a session learns of leases that its client has lost; `None` for a unary call, whose client
-/// learns of a loss at its next renewal.
+/// The caller of an operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller<'a> {
+    /// Where the caller's session learns of leases that the caller has lost; `None` for a unary
+    /// call, whose caller learns of a loss at the next renewal.
+    pub(crate) losses: LossSink<'a>,
+    /// The holder of the leases that the caller restores.
+    pub(crate) label: &'a HolderLabel,
+}
+
+/// See [`Caller::losses`].
 pub(crate) type LossSink<'a> = Option<&'a UnboundedSender<Outgoing>>;
 
 impl Operations {
-    pub(crate) fn new(store: &Store, max_lease: Ttl) -> Self {
+    pub(crate) fn new(store: &Store, max_lease: Ttl, host: Option<Arc<Host>>) -> Self {
         Self {
+            host,
             lock: store.backend(),
             records: store.records(),
             clock: store.clock(),
@@ -56,6 +68,16 @@ impl Operations {
         capabilities
     }
 
+    /// The number of this start of the server, if it has a meaning; otherwise 0.
+    pub(crate) fn start_number(&self) -> u64 {
+        self.host.as_ref().map_or(0, |host| host.start_number())
+    }
+
+    /// The hosted table, if the store is in the memory of this server.
+    pub(crate) const fn host(&self) -> Option<&Arc<Host>> {
+        self.host.as_ref()
+    }
+
     /// Whether the records of the store tell their age.
     pub(crate) fn tells_ages(&self) -> bool {
         self.records.tells_ages()
@@ -66,19 +88,18 @@ impl Operations {
         &self,
         operation: operation::Operation,
         received: Moment,
-        losses: LossSink<'_>,
+        caller: Caller<'_>,
     ) -> answer::Answer {
         use operation::Operation as Asked;
         let answer = match operation {
             Asked::Acquire(it) => {
-                let attempt = self.acquire(it, received, losses).await;
-                let wall = self.clock.wall();
-                attempt.map(|it| answer::Answer::Acquire(v1::AcquireAnswer::new(&it, true, wall)))
+                let answer = self.acquire(it, received, caller.losses).await;
+                answer.map(answer::Answer::Acquire)
             }
-            Asked::Renew(it) => self.renew(it, losses).await.map(answer::Answer::Renew),
+            Asked::Renew(it) => self.renew(it, caller).await.map(answer::Answer::Renew),
             Asked::Release(it) => self.release(it).await.map(answer::Answer::Release),
             Asked::HandOver(it) => {
-                let answer = self.hand_over(it, received, losses).await;
+                let answer = self.hand_over(it, received, caller.losses).await;
                 answer.map(answer::Answer::HandOver)
             }
             Asked::ForceRelease(it) => self
@@ -112,10 +133,35 @@ impl Operations {
         wire: v1::AcquireLock,
         received: Moment,
         losses: LossSink<'_>,
-    ) -> Result<Attempt<Grant>> {
+    ) -> Result<v1::AcquireAnswer> {
         let request = self.request(wire)?;
         let attempt = self.lock.try_acquire(&request).await?;
-        Ok(announce(attempt, &request, received, losses))
+        let attempt = announce(attempt, &request, received, losses);
+        Ok(self.acquire_answer(&attempt, &request, true))
+    }
+
+    /// The message of an attempt, with the proof of the lease. `first`: no other waiter is ahead.
+    pub(crate) fn acquire_answer(
+        &self,
+        attempt: &Attempt<Grant>,
+        request: &AcquireRequest,
+        first: bool,
+    ) -> v1::AcquireAnswer {
+        let mut answer = v1::AcquireAnswer::new(attempt, first, self.clock.wall());
+        if let Some(acquire_answer::Answer::Granted(wire)) = &mut answer.answer
+            && let Attempt::Acquired(grant) = attempt
+        {
+            wire.proof = self.proof(grant, request);
+        }
+        answer
+    }
+
+    fn proof(&self, grant: &Grant, request: &AcquireRequest) -> Vec<u8> {
+        let Some(host) = &self.host else {
+            return Vec::new();
+        };
+        let owner = grant.owner_after(request);
+        host.prove(&request.name, owner, grant.token, request.ttl.duration())
     }
 
     /// One attempt, for a unary call.
@@ -130,20 +176,31 @@ impl Operations {
 
     pub(crate) async fn renew(
         &self,
-        wire: v1::RenewLease,
-        losses: LossSink<'_>,
+        mut wire: v1::RenewLease,
+        caller: Caller<'_>,
     ) -> Result<v1::RenewAnswer> {
+        let proof = std::mem::take(&mut wire.proof);
         let (lease, mut renewal) = wire.read()?;
         renewal.ttl = renewal.ttl.min(self.max_lease);
         renewal.check_floor(self.lock.capabilities())?;
+        if let Some(host) = &self.host {
+            host.restore(&lease, &proof, caller.label)?;
+        }
         let renewed = self.lock.renew(&lease, &renewal).await?;
         // The session of an ordinary renewal has watched the lease since its grant.
         if let Renewed::Extended { loss, .. } = &renewed
             && renewal.ticket == TicketStep::Redeem
         {
-            watch(loss, &lease, losses);
+            watch(loss, &lease, caller.losses);
         }
-        Ok(v1::RenewAnswer::from(&renewed))
+        let mut answer = v1::RenewAnswer::from(&renewed);
+        if let Some(renew_answer::Answer::Extended(wire)) = &mut answer.answer
+            && let (Some(host), Renewed::Extended { token, .. }) = (&self.host, &renewed)
+        {
+            let ttl = renewal.ttl.duration();
+            wire.proof = host.prove(&lease.name, lease.owner, *token, ttl);
+        }
+        Ok(answer)
     }
 
     pub(crate) async fn release(&self, wire: v1::ReleaseLease) -> Result<v1::ReleaseAnswer> {
@@ -168,7 +225,13 @@ impl Operations {
             HandOver::Done(grant) => HandOver::Done(announce_grant(grant, &next, received, losses)),
             other => other,
         };
-        Ok(v1::HandOverAnswer::from(&outcome))
+        let mut answer = v1::HandOverAnswer::from(&outcome);
+        if let Some(hand_over_answer::Answer::Granted(wire)) = &mut answer.answer
+            && let HandOver::Done(grant) = &outcome
+        {
+            wire.proof = self.proof(grant, &next);
+        }
+        Ok(answer)
     }
 
     pub(crate) async fn force_release(
@@ -318,7 +381,7 @@ fn usize_of(limit: u32) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use distlock_core::{Epoch, FencingToken, HolderLabel, OwnerId};
+    use distlock_core::{Epoch, FencingToken, OwnerId};
 
     use super::*;
 

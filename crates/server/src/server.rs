@@ -4,7 +4,7 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use distlock_core::{Error, ErrorKind, Result, Store};
+use distlock_core::{Clock, Error, ErrorKind, HolderLabel, Records, Result, Store};
 use distlock_listen::{ConnectionListener, ConnectionQuota};
 use distlock_wire::{FRAME_BYTES, v1::lock_service_server::LockServiceServer};
 use futures_util::stream;
@@ -13,8 +13,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::transport::Server;
 
 use crate::{
-    ServerConfig,
+    ServerConfig, StateOptions,
     config::config_error,
+    memory::Host,
     operations::Operations,
     service::Service,
     session::{Clients, SessionContext},
@@ -44,15 +45,38 @@ impl LockServer {
     /// [`ErrorKind::InvalidConfig`] for an option that is not allowed, and for an address that
     /// cannot be bound.
     pub async fn start(config: ServerConfig, store: Store) -> Result<Self> {
+        Self::serve(&config, &store, None).await
+    }
+
+    /// Binds the address, and serves locks in the memory of this server, with these records.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start), and [`ErrorKind::InvalidConfig`] for a state file that cannot be
+    /// used.
+    pub async fn start_in_memory(
+        config: ServerConfig,
+        state: StateOptions,
+        records: Arc<dyn Records>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self> {
+        let max_lease = config.max_lease()?;
+        let StateOptions { path, is_new } = state;
+        let host = Host::start(&path, is_new, max_lease, Arc::clone(&clock)).await?;
+        let store = Store::with_clock(host.lock(), records, clock);
+        Self::serve(&config, &store, Some(host)).await
+    }
+
+    async fn serve(config: &ServerConfig, store: &Store, host: Option<Arc<Host>>) -> Result<Self> {
         let max_lease = config.max_lease()?;
         let (socket, address) = bind(&config.listen).await?;
-        let operations = Arc::new(Operations::new(&store, max_lease));
+        let operations = Arc::new(Operations::new(store, max_lease, host));
         let stop = CancellationToken::new();
         let context = Arc::new(SessionContext {
             clients: Arc::new(Clients::new(store.clock())),
             operations,
             most_operations: config.limits.operations,
             waiters: Arc::new(Semaphore::new(config.limits.waiters)),
+            unnamed: HolderLabel::new("a client without a name")?,
             stop: stop.clone(),
             tasks: TaskTracker::new(),
         });
@@ -93,7 +117,8 @@ impl LockServer {
     /// the operations in progress. The locks stay held.
     ///
     /// # Errors
-    /// [`ErrorKind::Internal`] when the server cannot go on.
+    /// [`ErrorKind::Internal`] when the server cannot go on. [`ErrorKind::LimitExceeded`] when the
+    /// locks of this server's memory cannot be stored: its next start recovers.
     ///
     /// # Cancel safety
     /// A drop of the future stops the server without waiting for operations in progress.
@@ -111,6 +136,10 @@ impl LockServer {
         };
         self.context.tasks.close();
         self.context.tasks.wait().await;
+        // Every operation has ended, so the export has all locks as they are.
+        if let Some(host) = self.context.operations.host() {
+            host.stop().await?;
+        }
         let stopped =
             |error: String| Error::new(ErrorKind::Internal, "the server stopped").caused_by(error);
         match ended {

@@ -9,7 +9,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
-    operations::Operations,
+    operations::{Caller, Operations},
     session::{self, SessionContext},
     unary,
 };
@@ -62,7 +62,11 @@ impl LockService for Service {
 
     async fn renew(&self, call: Request<v1::RenewLease>) -> Answered<v1::RenewAnswer> {
         let (operations, call, _) = self.receive(call);
-        answered(operations.renew(call, None).await)
+        let caller = Caller {
+            losses: None,
+            label: &self.context.unnamed,
+        };
+        answered(operations.renew(call, caller).await)
     }
 
     async fn release(&self, call: Request<v1::ReleaseLease>) -> Answered<v1::ReleaseAnswer> {

@@ -29,7 +29,7 @@ pub(crate) async fn acquire(
     // operation in flight must not be dropped.
     let task = Wait {
         operations: Arc::clone(operations),
-        request,
+        request: request.clone(),
         until: received + wait,
         received,
     };
@@ -38,8 +38,7 @@ pub(crate) async fn acquire(
         let why = "the server stopped during the call";
         Err(Error::new(distlock_core::ErrorKind::OutcomeUnknown, why))
     })?;
-    let wall = operations.clock().wall();
-    Ok(v1::AcquireAnswer::new(&attempt, true, wall))
+    Ok(operations.acquire_answer(&attempt, &request, true))
 }
 
 struct Wait {

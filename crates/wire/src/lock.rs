@@ -67,6 +67,7 @@ impl v1::RenewLease {
             lease: Some(lease.into()),
             ttl_us: micros(renewal.ttl.duration()),
             token_floor: renewal.token_floor.map(FencingToken::get),
+            proof: Vec::new(),
             ticket: match renewal.ticket {
                 TicketStep::Keep => None,
                 TicketStep::Issue(nonce) => {
@@ -128,6 +129,7 @@ impl v1::HandOverLease {
 
 impl From<&Grant> for v1::Grant {
     /// The message does not have [`Grant::counts_from`]: the server shortens `valid_for` instead.
+    /// The server also adds its proof.
     fn from(grant: &Grant) -> Self {
         Self {
             token: grant.token.get(),
@@ -136,6 +138,7 @@ impl From<&Grant> for v1::Grant {
             tells_loss: !grant.loss.is_silent(),
             others_waiting: grant.others_waiting,
             owner: grant.owner.map(owner_bytes),
+            proof: Vec::new(),
         }
     }
 }
@@ -202,6 +205,7 @@ impl From<&Renewed> for v1::RenewAnswer {
                     epoch: epoch.as_str().to_owned(),
                     valid_for_us: micros(*valid_for),
                     tells_loss: !loss.is_silent(),
+                    proof: Vec::new(),
                 }),
                 Renewed::NotHeld(reason) => {
                     renew_answer::Answer::NotHeld(v1::LossReason::from(*reason).into())

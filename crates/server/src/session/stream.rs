@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Error, ErrorKind, Moment, at_most};
+use distlock_core::{Error, ErrorKind, HolderLabel, Moment, at_most};
 use distlock_listen::ConnectionHandle;
 use distlock_wire::{
     FRAME_BYTES, check_versions,
@@ -32,7 +32,7 @@ use super::{
     outgoing::NextFrame,
     waiter::{Step, Waiter, no_waiter},
 };
-use crate::operations::{Operations, missing};
+use crate::operations::{Caller, Operations, missing};
 
 /// Frames that wait until the connection takes them.
 const FRAMES_AHEAD: usize = 8;
@@ -49,6 +49,8 @@ pub(crate) struct SessionContext {
     pub(crate) most_operations: usize,
     /// The places of all waiters.
     pub(crate) waiters: Arc<Semaphore>,
+    /// The holder of a lease that a unary call restores: it names nobody.
+    pub(crate) unnamed: HolderLabel,
     pub(crate) stop: CancellationToken,
     /// The sessions that have not ended.
     pub(crate) tasks: TaskTracker,
@@ -92,6 +94,8 @@ async fn serve(
     }
     let version = check_versions(&hello.versions);
     let version = version.map_err(|error| Status::failed_precondition(error.to_string()))?;
+    // A label breaks no session: it is for people.
+    let label = HolderLabel::new(hello.label).unwrap_or_else(|_| HolderLabel::of_this_process());
     let client = Uuid::from_slice(&hello.client);
     let client = client.map_err(|_| Status::invalid_argument("the client's id needs 16 bytes"))?;
     if let Some(connection) = connection {
@@ -102,6 +106,7 @@ async fn serve(
     let mut session = Session {
         context: Arc::clone(context),
         out,
+        label,
         frame: NextFrame::default(),
         running: FuturesUnordered::new(),
         ids: HashSet::new(),
@@ -122,6 +127,8 @@ async fn serve(
 struct Session<'a> {
     context: Arc<SessionContext>,
     out: &'a ServerFrames,
+    /// Who has connected.
+    label: HolderLabel,
     frame: NextFrame,
     running: FuturesUnordered<Running>,
     /// The ids of the operations without an answer.
@@ -148,6 +155,7 @@ impl Session<'_> {
                 frame_bytes: limit(FRAME_BYTES),
                 operations: limit(self.context.most_operations),
             }),
+            start: operations.start_number(),
         };
         let frame = v1::ServerFrame {
             welcome: Some(welcome),
@@ -277,11 +285,14 @@ impl Session<'_> {
                 continue;
             }
             let operations = Arc::clone(&self.context.operations);
-            let sender = self.sender.clone();
-            let mut running: Running =
-                Box::pin(
-                    async move { (id, operations.run(operation, received, Some(&sender)).await) },
-                );
+            let (sender, label) = (self.sender.clone(), self.label.clone());
+            let mut running: Running = Box::pin(async move {
+                let caller = Caller {
+                    losses: Some(&sender),
+                    label: &label,
+                };
+                (id, operations.run(operation, received, caller).await)
+            });
             // A store in memory answers at once.
             match (&mut running).now_or_never() {
                 Some((id, answer)) => self.add(Outgoing::Answer(id, answer)),

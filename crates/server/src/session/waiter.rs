@@ -80,13 +80,13 @@ impl Waiter {
                     let attempt =
                         attempt.map(|it| announce(it, request, received, Some(&self.out)));
                     waiting = matches!(attempt, Ok(Attempt::Busy(_)));
-                    let wall = self.operations.clock().wall();
                     let answer = match attempt {
-                        Ok(attempt) => answer::Answer::Acquire(v1::AcquireAnswer::new(
-                            &attempt,
-                            contender.is_first(),
-                            wall,
-                        )),
+                        Ok(attempt) => {
+                            let first = contender.is_first();
+                            let operations = &self.operations;
+                            let answer = operations.acquire_answer(&attempt, request, first);
+                            answer::Answer::Acquire(answer)
+                        }
                         Err(error) => answer::Answer::Error((&error).into()),
                     };
                     self.answer(id, answer);

@@ -40,6 +40,10 @@ pub struct Welcome {
     pub capabilities: ::core::option::Option<Capabilities>,
     #[prost(message, optional, tag = "3")]
     pub limits: ::core::option::Option<Limits>,
+    /// The number of the server's start, if the server keeps its locks in memory. A client that has
+    /// proofs of another start sends them with its renewals.
+    #[prost(uint64, tag = "4")]
+    pub start: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Limits {
@@ -311,6 +315,9 @@ pub struct Grant {
     /// The owner of the lease, if it is not that of the request.
     #[prost(bytes = "vec", optional, tag = "6")]
     pub owner: ::core::option::Option<::prost::alloc::vec::Vec<u8>>,
+    /// Shows a later start of the server that this lease was granted. Empty: none is needed.
+    #[prost(bytes = "vec", tag = "7")]
+    pub proof: ::prost::alloc::vec::Vec<u8>,
 }
 /// A held lock: its name, and what the store compares.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -335,6 +342,9 @@ pub struct RenewLease {
     /// The token of the lock becomes at least this high.
     #[prost(uint64, optional, tag = "5")]
     pub token_floor: ::core::option::Option<u64>,
+    /// The newest proof of the lease, if the server was started again since.
+    #[prost(bytes = "vec", tag = "6")]
+    pub proof: ::prost::alloc::vec::Vec<u8>,
     #[prost(oneof = "renew_lease::Ticket", tags = "3, 4")]
     pub ticket: ::core::option::Option<renew_lease::Ticket>,
 }
@@ -375,6 +385,8 @@ pub struct Extended {
     pub valid_for_us: u64,
     #[prost(bool, tag = "4")]
     pub tells_loss: bool,
+    #[prost(bytes = "vec", tag = "5")]
+    pub proof: ::prost::alloc::vec::Vec<u8>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReleaseLease {

@@ -1,0 +1,182 @@
+//! The lock contract over the hosted table.
+//!
+//! This layer forwards every call. Before a call that grants a token it asks the host, and after it
+//! it notes the token.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::{
+    AcquireRequest, Attempt, Capabilities, Contender, DistLock, ExpiryClock, FencingToken, Forced,
+    Grant, HandOver, Health, Lease, LockInfo, LockName, LossReason, Reach, ReleaseOutcome, Renewal,
+    Renewed, Result, Verdict,
+};
+
+use super::host::{Host, recovering};
+
+/// One handle on the hosted table.
+#[derive(Debug)]
+pub(super) struct Recovering {
+    inner: Arc<dyn DistLock>,
+    host: Arc<Host>,
+    capabilities: Capabilities,
+}
+
+impl Recovering {
+    pub(super) fn new(inner: Arc<dyn DistLock>, host: Arc<Host>) -> Self {
+        let mut capabilities = inner.capabilities().clone();
+        // The next start has the exported locks, or grants nothing while they may run.
+        capabilities.survives_restart = true;
+        capabilities.expiry_clock = ExpiryClock::Server;
+        capabilities.reach = Reach::Network;
+        Self {
+            inner,
+            host,
+            capabilities,
+        }
+    }
+}
+
+/// Notes the token of a grant.
+fn noted(host: &Host, attempt: Attempt<Grant>) -> Attempt<Grant> {
+    if let Attempt::Acquired(grant) = &attempt {
+        host.note(grant.token);
+    }
+    attempt
+}
+
+#[tonic::async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl DistLock for Recovering {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    async fn reopen(&self) -> Result<Arc<dyn DistLock>> {
+        let inner = self.inner.reopen().await?;
+        Ok(Arc::new(Self::new(inner, Arc::clone(&self.host))))
+    }
+
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
+        self.host.admit().await?;
+        let attempt = self.inner.try_acquire(request).await?;
+        Ok(noted(&self.host, attempt))
+    }
+
+    async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
+        let inner = self.inner.contend(request).await?;
+        let host = Arc::clone(&self.host);
+        Ok(Box::new(RecoveringContender { inner, host }))
+    }
+
+    async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
+        if let Some(floor) = renewal.token_floor {
+            self.host.admit_floor(floor).await?;
+        }
+        let renewed = self.inner.renew(lease, renewal).await?;
+        match renewed {
+            Renewed::Extended { token, .. } => {
+                self.host.note(token);
+                Ok(renewed)
+            }
+            // The table is empty after a crash, which is not the work of an operator.
+            Renewed::NotHeld(LossReason::Removed) if self.host.recovery_left().is_some() => {
+                Ok(Renewed::NotHeld(LossReason::HistoryChanged))
+            }
+            Renewed::NotHeld(_) => Ok(renewed),
+        }
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
+        self.inner.release(lease).await
+    }
+
+    async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
+        self.host.admit_token().await?;
+        let outcome = self.inner.hand_over(lease, next).await?;
+        if let HandOver::Done(grant) = &outcome {
+            self.host.note(grant.token);
+        }
+        Ok(outcome)
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
+        let info = self.inner.inspect(name).await?;
+        match self.host.recovery_left() {
+            // The lock may be held by somebody who has not shown the proof yet.
+            Some(left) if info.held.is_none() => Err(recovering(left)),
+            _ => Ok(info),
+        }
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: u32,
+    ) -> Result<Vec<LockInfo>> {
+        match self.host.recovery_left() {
+            Some(left) => Err(recovering(left)),
+            None => self.inner.list(prefix, after, limit).await,
+        }
+    }
+
+    async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
+        // Before the answer: after a crash the holder must not have the lock again by its proof.
+        self.host.note_forced(name, expected).await?;
+        self.inner.force_release(name, expected).await
+    }
+
+    async fn health(&self) -> Result<Health> {
+        let mut health = self.inner.health().await?;
+        health.findings.clear();
+        match self.host.recovery_left() {
+            Some(left) => health.found(
+                "recovery",
+                Verdict::Warn,
+                format!("nobody new is granted a lock for {} s", left.as_secs() + 1),
+            ),
+            None => health.found("recovery", Verdict::Pass, "locks are granted"),
+        }
+        Ok(health)
+    }
+
+    fn requests_sent(&self) -> Option<u64> {
+        self.inner.requests_sent()
+    }
+
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+/// One waiter for a lock of the hosted table.
+struct RecoveringContender {
+    inner: Box<dyn Contender>,
+    host: Arc<Host>,
+}
+
+#[tonic::async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl Contender for RecoveringContender {
+    async fn attempt(&mut self) -> Result<Attempt<Grant>> {
+        self.host.admit().await?;
+        let attempt = self.inner.attempt().await?;
+        Ok(noted(&self.host, attempt))
+    }
+
+    fn is_first(&self) -> bool {
+        self.inner.is_first()
+    }
+
+    async fn wait(&mut self, at_most: Duration) {
+        // A lock of the table is free during the recovery, so the wait would end at once.
+        if let Some(left) = self.host.recovery_left() {
+            return self.host.sleep(left.min(at_most)).await;
+        }
+        self.inner.wait(at_most).await;
+    }
+
+    async fn leave(self: Box<Self>) -> Result<()> {
+        self.inner.leave().await
+    }
+}
