@@ -1,14 +1,14 @@
 //! A batch of operations: its messages, and the results that its answers become.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use distlock_backend_kit::{
     batch::{Executor, Failure, Reply},
     operation::{Answer, Operation, OperationKind},
 };
 use distlock_core::{
-    Attempt, Clock, FencingToken, Forced, Grant, HandOver, Lease, LockName, LossFeed, OwnerId,
-    Renewed, Result, TicketStep,
+    Attempt, FencingToken, Forced, Grant, HandOver, Lease, LockName, LossFeed, OwnerId, Renewed,
+    Result, TicketStep,
 };
 use distlock_wire::v1::{self, answer, operation::Operation as Asked};
 
@@ -59,13 +59,14 @@ impl Executor for BatchExecutor {
         _: BatchKind,
         ops: &[Box<Operation>],
     ) -> Result<Vec<Reply<Answer>>, Failure> {
-        let asked = ops.iter().map(|op| message(op));
-        let sent = self.0.ask_all(asked).await;
-        let (session, answers) = sent.map_err(Failure::Whole)?;
-        let clock = &**self.0.clock();
+        let link = &self.0;
+        let session = link.session().await.map_err(Failure::Whole)?;
+        let asked = ops.iter().map(|op| message(op, link, &session));
+        let sent = link.ask_all(&session, asked).await;
+        let answers = sent.map_err(Failure::Whole)?;
         let answers = ops.iter().zip(answers);
         Ok(answers
-            .map(|(op, answer)| Reply::Done(answer.and_then(|it| read(op, it, &session, clock))))
+            .map(|(op, answer)| Reply::Done(answer.and_then(|it| read(op, it, &session, link))))
             .collect())
     }
 
@@ -78,9 +79,17 @@ impl Executor for BatchExecutor {
     }
 }
 
-fn message(op: &Operation) -> Asked {
+fn message(op: &Operation, link: &Link, session: &Session) -> Asked {
     match op {
-        Operation::Renew(lease, renewal) => Asked::Renew(v1::RenewLease::new(lease, renewal)),
+        Operation::Renew(lease, renewal) => {
+            let mut message = v1::RenewLease::new(lease, renewal);
+            // A server that keeps no locks in its memory needs no proof.
+            if session.start > 0 {
+                let proofs = link.proofs();
+                message.proof = proofs.needed(&lease.name, lease.owner, session.start);
+            }
+            Asked::Renew(message)
+        }
         Operation::Release(lease) => Asked::Release(v1::ReleaseLease {
             lease: Some(lease.into()),
         }),
@@ -112,45 +121,52 @@ fn force(name: &LockName, token: FencingToken) -> v1::ForceReleaseLock {
 }
 
 /// The result of an operation whose answer came over this session.
-fn read(
-    op: &Operation,
-    answer: answer::Answer,
-    session: &Session,
-    clock: &dyn Clock,
-) -> Result<Answer> {
+fn read(op: &Operation, answer: answer::Answer, session: &Session, link: &Link) -> Result<Answer> {
     match (op, answer) {
         (_, answer::Answer::Error(error)) => Err(error.into()),
         (Operation::Acquire(request), answer::Answer::Acquire(it)) => {
-            let (attempt, _) = read_attempt(it, &request.name, request.owner, session, clock)?;
+            let (attempt, _) = read_attempt(it, &request.name, request.owner, session, link)?;
             Ok(Answer::Acquired(attempt))
         }
-        (Operation::Renew(lease, renewal), answer::Answer::Renew(it)) => {
-            let tells_loss = match &it.answer {
-                Some(v1::renew_answer::Answer::Extended(extended)) => extended.tells_loss,
-                _ => false,
+        (Operation::Renew(lease, renewal), answer::Answer::Renew(mut it)) => {
+            let (tells_loss, proof) = match &mut it.answer {
+                Some(v1::renew_answer::Answer::Extended(extended)) => {
+                    (extended.tells_loss, std::mem::take(&mut extended.proof))
+                }
+                _ => (false, Vec::new()),
             };
             let mut renewed = Renewed::try_from(it).map_err(unreadable)?;
-            if let Renewed::Extended { loss, .. } = &mut renewed
-                && renewal.ticket == TicketStep::Redeem
-            {
-                *loss = feed(tells_loss, session, &lease.name, lease.owner);
+            let held = (&lease.name, lease.owner);
+            match &mut renewed {
+                Renewed::Extended {
+                    loss, valid_for, ..
+                } => {
+                    keep(proof, held, *valid_for, session, link);
+                    if renewal.ticket == TicketStep::Redeem {
+                        *loss = feed(tells_loss, session, held);
+                    }
+                }
+                Renewed::NotHeld(_) => forget(lease, session, link),
             }
             Ok(Answer::Renewed(renewed))
         }
         (Operation::Release(lease), answer::Answer::Release(it)) => {
-            session.forget_loss(&lease.name, lease.owner);
+            forget(lease, session, link);
             Ok(Answer::Released(it.into()))
         }
-        (Operation::HandOver(lease, next), answer::Answer::HandOver(it)) => {
-            let tells_loss = match &it.answer {
-                Some(v1::hand_over_answer::Answer::Granted(grant)) => grant.tells_loss,
-                _ => false,
+        (Operation::HandOver(lease, next), answer::Answer::HandOver(mut it)) => {
+            let (tells_loss, proof) = match &mut it.answer {
+                Some(v1::hand_over_answer::Answer::Granted(grant)) => {
+                    (grant.tells_loss, std::mem::take(&mut grant.proof))
+                }
+                _ => (false, Vec::new()),
             };
             let mut outcome = HandOver::try_from(it).map_err(unreadable)?;
             if let HandOver::Done(grant) = &mut outcome {
-                forget(session, lease);
-                let owner = grant.owner_after(next);
-                grant.loss = feed(tells_loss, session, &next.name, owner);
+                forget(lease, session, link);
+                let held = (&next.name, grant.owner_after(next));
+                keep(proof, held, grant.valid_for, session, link);
+                grant.loss = feed(tells_loss, session, held);
             }
             Ok(Answer::HandedOver(outcome))
         }
@@ -167,24 +183,31 @@ fn read(
 
 /// The attempt of this answer, and whether no other waiter is ahead.
 pub(crate) fn read_attempt(
-    wire: v1::AcquireAnswer,
+    mut wire: v1::AcquireAnswer,
     name: &LockName,
     owner: OwnerId,
     session: &Session,
-    clock: &dyn Clock,
+    link: &Link,
 ) -> Result<(Attempt<Grant>, bool)> {
-    let tells_loss = match &wire.answer {
-        Some(v1::acquire_answer::Answer::Granted(grant)) => grant.tells_loss,
-        _ => false,
+    let (tells_loss, proof) = match &mut wire.answer {
+        Some(v1::acquire_answer::Answer::Granted(grant)) => {
+            (grant.tells_loss, std::mem::take(&mut grant.proof))
+        }
+        _ => (false, Vec::new()),
     };
-    let (mut attempt, first) = wire.read(clock.wall()).map_err(unreadable)?;
+    let (mut attempt, first) = wire.read(link.clock().wall()).map_err(unreadable)?;
     if let Attempt::Acquired(grant) = &mut attempt {
-        grant.loss = feed(tells_loss, session, name, grant.owner.unwrap_or(owner));
+        let held = (name, grant.owner.unwrap_or(owner));
+        keep(proof, held, grant.valid_for, session, link);
+        grant.loss = feed(tells_loss, session, held);
     }
     Ok((attempt, first))
 }
 
-fn feed(tells_loss: bool, session: &Session, name: &LockName, owner: OwnerId) -> LossFeed {
+/// A lock and its owner.
+type Held<'a> = (&'a LockName, OwnerId);
+
+fn feed(tells_loss: bool, session: &Session, (name, owner): Held<'_>) -> LossFeed {
     if tells_loss {
         session.loss_feed(name, owner)
     } else {
@@ -192,6 +215,12 @@ fn feed(tells_loss: bool, session: &Session, name: &LockName, owner: OwnerId) ->
     }
 }
 
-fn forget(session: &Session, lease: &Lease) {
+fn keep(proof: Vec<u8>, held: Held<'_>, valid_for: Duration, session: &Session, link: &Link) {
+    let proof = (session.start, proof);
+    link.proofs().put(held, proof, valid_for, &**link.clock());
+}
+
+fn forget(lease: &Lease, session: &Session, link: &Link) {
     session.forget_loss(&lease.name, lease.owner);
+    link.proofs().forget(&lease.name, lease.owner);
 }

@@ -26,6 +26,7 @@
 //! | connects to one of the servers, one attempt at a time | `link` |
 //! | the operations without an answer, and the pushes of one connection | `session` |
 //! | a batch: its messages and its answers | `batch` |
+//! | what shows a server that has crashed which leases it has granted | `proofs` |
 //! | the contract | `lock`, `wait`, `records` |
 //!
 //! # Promises
@@ -42,6 +43,7 @@ mod driver;
 mod error;
 mod link;
 mod lock;
+mod proofs;
 mod records;
 mod session;
 mod store;

@@ -22,6 +22,7 @@ use uuid::Uuid;
 use crate::{
     config::{Host, RemoteConfig},
     error::{BACKEND, no_answer, refused, unavailable},
+    proofs::Proofs,
     session::{self, Reply, Session},
 };
 
@@ -51,6 +52,7 @@ struct LinkShared {
     clock: Arc<dyn Clock>,
     gate: Arc<ConnectGate>,
     count: RequestCount,
+    proofs: Proofs,
 }
 
 impl Link {
@@ -63,6 +65,7 @@ impl Link {
             clock,
             gate,
             count: RequestCount::new(BACKEND),
+            proofs: Proofs::default(),
         };
         Self::connected(Arc::new(shared)).await
     }
@@ -88,6 +91,10 @@ impl Link {
 
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
         &self.shared.clock
+    }
+
+    pub(crate) fn proofs(&self) -> &Proofs {
+        &self.shared.proofs
     }
 
     pub(crate) fn requests(&self) -> u64 {
@@ -199,42 +206,36 @@ impl Link {
         let first = first.map_err(|status| refused(&name, &status))?;
         let welcome = first.and_then(|first| first.welcome);
         let welcome = welcome.ok_or_else(|| unavailable(format!("{name} sent no Welcome")))?;
-        let told = welcome.capabilities.unwrap_or_default();
-        let session = Arc::new(Session::new(
-            name,
-            told.read(BACKEND),
-            told.record_ages,
-            frames,
-        ));
+        let session = Arc::new(Session::new(name, &welcome, frames));
         let reading = tokio::spawn(session::read(Arc::clone(&session), from_server));
         session.set_reader(reading.abort_handle());
         Ok(session)
     }
 
-    /// Sends operations in one frame, and waits for their answers.
+    /// Sends operations in one frame on this session, and waits for their answers.
     ///
     /// # Errors
     /// The outer error: nothing was sent. The inner one: the operation has no answer.
     pub(crate) async fn ask_all(
-        self: &Arc<Self>,
+        &self,
+        session: &Session,
         operations: impl IntoIterator<Item = operation::Operation>,
-    ) -> Result<(Arc<Session>, Vec<Result<answer::Answer>>)> {
-        let session = self.session().await?;
+    ) -> Result<Vec<Result<answer::Answer>>> {
         let replies = session.send(operations)?;
         self.shared.count.add(1);
-        let answers = self.answers(&session, replies).await;
-        Ok((session, answers))
+        Ok(self.answers(session, replies).await)
     }
 
-    /// As [`ask_all`](Self::ask_all), for one operation.
+    /// As [`ask_all`](Self::ask_all), for one operation on the live session.
     ///
     /// # Errors
-    /// As [`ask_all`](Self::ask_all), both in one.
+    /// Those of connecting, and those of [`ask_all`](Self::ask_all), both in one.
     pub(crate) async fn ask(
         self: &Arc<Self>,
         operation: operation::Operation,
     ) -> Result<answer::Answer> {
-        let (_, mut answers) = self.ask_all([operation]).await?;
+        let session = self.session().await?;
+        let mut answers = self.ask_all(&session, [operation]).await?;
         answers.pop().unwrap_or_else(|| Err(no_answer("no answer")))
     }
 

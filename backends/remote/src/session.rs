@@ -22,7 +22,7 @@ use tokio::{
 };
 use tonic::Streaming;
 
-use crate::error::unavailable;
+use crate::error::{BACKEND, unavailable};
 
 /// The answer to an operation; an error of the channel: the session ended before the answer.
 pub(crate) type Reply = oneshot::Receiver<answer::Answer>;
@@ -34,6 +34,8 @@ pub(crate) struct Session {
     pub(crate) capabilities: Capabilities,
     /// Whether the records of the server's store tell their age.
     pub(crate) tells_ages: bool,
+    /// The number of the server's start; 0 if its locks are in another store.
+    pub(crate) start: u64,
     state: Mutex<State>,
 }
 
@@ -80,16 +82,18 @@ impl Signal {
 }
 
 impl Session {
+    /// The session that a server has opened with this welcome.
     pub(crate) fn new(
         host: String,
-        capabilities: Capabilities,
-        tells_ages: bool,
+        welcome: &v1::Welcome,
         frames: UnboundedSender<v1::ClientFrame>,
     ) -> Self {
+        let told = welcome.capabilities.clone().unwrap_or_default();
         Self {
             host,
-            capabilities,
-            tells_ages,
+            capabilities: told.read(BACKEND),
+            tells_ages: told.record_ages,
+            start: welcome.start,
             state: Mutex::new(State {
                 frames: Some(frames),
                 why: None,

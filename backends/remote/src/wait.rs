@@ -106,9 +106,9 @@ impl RemoteContender {
             answer::Answer::Error(error) => return Err(error.into()),
             _ => return Err(wrong_kind()),
         };
-        let clock = &**self.handle.link.clock();
+        let link = &self.handle.link;
         let AcquireRequest { name, owner, .. } = &self.request;
-        let (attempt, first) = read_attempt(answer, name, *owner, &joined.session, clock)?;
+        let (attempt, first) = read_attempt(answer, name, *owner, &joined.session, link)?;
         // After the answer "busy" the server waits for this waiter without being asked.
         joined.armed = matches!(attempt, Attempt::Busy(_));
         self.first = first;

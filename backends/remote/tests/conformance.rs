@@ -1,13 +1,14 @@
-//! The conformance suite through real sockets: over a lock server that serves a store in memory,
-//! and over one that serves a SQLite file. Each worker is a process of this same binary.
+//! The conformance suite through real sockets: over a lock server with locks in its own memory, and
+//! over servers of a store in memory and of a SQLite file. Each worker is a process of this same
+//! binary.
 
-use std::{env, process::ExitCode, sync::Arc};
+use std::{env, path::PathBuf, process::ExitCode, sync::Arc};
 
 use distlock_backend_kit::Drivers;
 use distlock_conformance::{Subject, Workers, trials, worker};
-use distlock_core::{Result, Store};
+use distlock_core::{Result, Store, SystemClock};
 use distlock_remote::RemoteDriver;
-use distlock_server::{LockServer, ServerConfig};
+use distlock_server::{LockServer, ServerConfig, StateOptions};
 use libtest_mimic::Arguments;
 use tokio::runtime::Builder;
 
@@ -31,6 +32,9 @@ fn main() -> ExitCode {
             let served = serve(name, behind).await;
             subjects.push(served.unwrap_or_else(|error| panic!("{behind}: {error}")));
         }
+        let state = folder.path().join("server.state");
+        let served = serve_own_memory(state, &sqlite).await;
+        subjects.push(served.unwrap_or_else(|error| panic!("own memory: {error}")));
         subjects
     });
     libtest_mimic::run(&arguments, trials(&subjects)).exit_code()
@@ -45,11 +49,28 @@ async fn open(url: &str) -> Result<Store> {
     drivers.open(url).await
 }
 
-/// Serves the store behind a URL until this process ends.
-async fn serve(name: &str, behind: &str) -> Result<Subject> {
+fn config() -> ServerConfig {
     let mut config = ServerConfig::default();
     config.listen = "127.0.0.1:0".to_owned();
-    let server = LockServer::start(config, open(behind).await?).await?;
+    config
+}
+
+/// Serves the store behind a URL until this process ends.
+async fn serve(name: &str, behind: &str) -> Result<Subject> {
+    let server = LockServer::start(config(), open(behind).await?).await?;
+    subject(name, server).await
+}
+
+/// Serves locks in the memory of this process, and the records of another store.
+async fn serve_own_memory(path: PathBuf, records: &str) -> Result<Subject> {
+    let state = StateOptions { path, is_new: true };
+    let (records, clock) = (open(records).await?.records(), Arc::new(SystemClock));
+    let server = LockServer::start_in_memory(config(), state, records, clock).await?;
+    subject("own_memory", server).await
+}
+
+/// The clients of a server, which serves until this process ends.
+async fn subject(name: &str, server: LockServer) -> Result<Subject> {
     let url = format!("distlock://{}", server.address());
     tokio::spawn(server.run(std::future::pending()));
     let program = env::current_exe().expect("this program");
