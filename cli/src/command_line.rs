@@ -197,9 +197,9 @@ pub(crate) fn run() -> Outcome {
             "the argument '--backend <URL>' cannot be used multiple times",
         ));
     }
-    // A gateway node and a lock server run unattended, so all its warnings go to the log. Commands that hold a lock
-    // warn of a store that may lose the lock. Otherwise commands print everything that matters, and
-    // the conformance suite loses locks on purpose.
+    // A gateway node and a lock server run unattended, so all their warnings go to the log.
+    // Commands that hold a lock warn of a store that may lose the lock. Otherwise commands print
+    // everything that matters, and the conformance suite loses locks on purpose.
     let level = match cli.command {
         Command::Gateway(_) | Command::Serve(_) => "warn",
         Command::Run(_) | Command::Elect(_) | Command::Acquire(_) => "error,distlock::store=warn",

@@ -16,6 +16,7 @@ use crate::{
 };
 
 const FILE_NAME: &str = "distlock.db";
+const SERVER_STATE: &str = "server.state";
 const SHARED_FOLDER: &str = "/var/lib/distlock";
 /// The environment variable that replaces the folder of `--system`.
 pub(crate) const SHARED_VARIABLE: &str = "DISTLOCK_SYSTEM_FOLDER";
@@ -72,6 +73,11 @@ fn hint_of_unread_file() -> &'static str {
 /// The file of this user, named by `--user`.
 pub(crate) fn own_file() -> Outcome<Target> {
     Ok(Target::sqlite(own_path()?).from_origin(Origin::Setting("--user")))
+}
+
+/// The state file of a lock server of this user, which nobody named.
+pub(crate) fn own_server_state() -> Outcome<PathBuf> {
+    Ok(own_path()?.with_file_name(SERVER_STATE))
 }
 
 /// The path `$XDG_STATE_HOME/distlock/distlock.db`. The function creates the folder.
