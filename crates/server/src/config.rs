@@ -37,8 +37,10 @@ pub struct ServerLimits {
     pub connections_per_address: usize,
     /// Operations of one session without an answer.
     pub operations: usize,
-    /// Waiters of all sessions.
+    /// Callers that wait for locks.
     pub waiters: usize,
+    /// Callers that wait for one lock.
+    pub waiters_per_name: usize,
     /// The time of a connection to show that it speaks the protocol.
     pub login: Duration,
 }
@@ -60,6 +62,7 @@ impl Default for ServerLimits {
             connections_per_address: 5_000,
             operations: 4_096,
             waiters: 100_000,
+            waiters_per_name: 100_000,
             login: Duration::from_secs(10),
         }
     }

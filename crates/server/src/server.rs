@@ -8,7 +8,7 @@ use distlock_core::{Clock, Error, ErrorKind, HolderLabel, Records, Result, Store
 use distlock_listen::{ConnectionListener, ConnectionQuota};
 use distlock_wire::{FRAME_BYTES, v1::lock_service_server::LockServiceServer};
 use futures_util::stream;
-use tokio::{net::TcpListener, sync::Semaphore, task::JoinHandle};
+use tokio::{net::TcpListener, task::JoinHandle};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::transport::Server;
 
@@ -18,7 +18,7 @@ use crate::{
     memory::Host,
     operations::Operations,
     service::Service,
-    session::{Clients, SessionContext},
+    session::{Clients, SessionContext, WaiterPlaces},
 };
 
 /// Calls of one connection at a time. A session is one call.
@@ -71,17 +71,19 @@ impl LockServer {
         let (socket, address) = bind(&config.listen).await?;
         let operations = Arc::new(Operations::new(store, max_lease, host));
         let stop = CancellationToken::new();
+        let limits = &config.limits;
+        let waiters = WaiterPlaces::new(limits.waiters, limits.waiters_per_name);
         let context = Arc::new(SessionContext {
             clients: Arc::new(Clients::new(store.clock())),
             operations,
-            most_operations: config.limits.operations,
-            waiters: Arc::new(Semaphore::new(config.limits.waiters)),
+            most_operations: limits.operations,
+            waiters: Arc::new(waiters),
             unnamed: HolderLabel::new("a client without a name")?,
             stop: stop.clone(),
             tasks: TaskTracker::new(),
         });
         let quota = ConnectionQuota::new(config.bounds());
-        let listener = ConnectionListener::new(socket, quota, store.clock(), config.limits.login);
+        let listener = ConnectionListener::new(socket, quota, store.clock(), limits.login);
         let service = LockServiceServer::new(Service {
             context: Arc::clone(&context),
         })

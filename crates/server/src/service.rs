@@ -55,9 +55,8 @@ impl LockService for Service {
     }
 
     async fn acquire(&self, call: Request<v1::AcquireCall>) -> Answered<v1::AcquireAnswer> {
-        let (operations, call, received) = self.receive(call);
-        let tasks = &self.context.tasks;
-        answered(unary::acquire(operations, tasks, call, received).await)
+        let (_, call, received) = self.receive(call);
+        answered(unary::acquire(&self.context, call, received).await)
     }
 
     async fn renew(&self, call: Request<v1::RenewLease>) -> Answered<v1::RenewAnswer> {

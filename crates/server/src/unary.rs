@@ -6,21 +6,21 @@
 use std::{sync::Arc, time::Duration};
 
 use distlock_core::{
-    AcquireRequest, Attempt, Contender, Error, Grant, HolderInfo, Lease, Moment, Result, at_most,
+    AcquireRequest, Attempt, Contender, Error, ErrorKind, Grant, HolderInfo, Lease, Moment, Result,
+    at_most,
 };
 use distlock_wire::v1;
 use tokio::sync::oneshot;
-use tokio_util::task::TaskTracker;
 
-use crate::operations::{Operations, missing};
+use crate::{operations::missing, session::SessionContext};
 
 /// Waits for the lock of this call, which was received at this moment.
 pub(crate) async fn acquire(
-    operations: &Arc<Operations>,
-    tasks: &TaskTracker,
+    context: &Arc<SessionContext>,
     call: v1::AcquireCall,
     received: Moment,
 ) -> Result<v1::AcquireAnswer> {
+    let operations = &context.operations;
     let request = call.request.ok_or_else(|| missing("request"))?;
     let request = operations.request(request)?;
     let wait = Duration::from_micros(call.wait_us);
@@ -28,21 +28,21 @@ pub(crate) async fn acquire(
     // A task of its own: the future of the call is dropped when the caller goes away, and an
     // operation in flight must not be dropped.
     let task = Wait {
-        operations: Arc::clone(operations),
+        context: Arc::clone(context),
         request: request.clone(),
         until: received + wait,
         received,
     };
-    tasks.spawn(task.run(answer));
+    context.tasks.spawn(task.run(answer));
     let attempt = answered.await.unwrap_or_else(|_| {
         let why = "the server stopped during the call";
-        Err(Error::new(distlock_core::ErrorKind::OutcomeUnknown, why))
+        Err(Error::new(ErrorKind::OutcomeUnknown, why))
     })?;
     Ok(operations.acquire_answer(&attempt, &request, true))
 }
 
 struct Wait {
-    operations: Arc<Operations>,
+    context: Arc<SessionContext>,
     request: AcquireRequest,
     until: Moment,
     received: Moment,
@@ -61,7 +61,7 @@ impl Wait {
             && let Some(owner) = owner
         {
             let lease = Lease::new(self.request.name.clone(), owner, None);
-            if let Err(error) = self.operations.give_back(&lease).await {
+            if let Err(error) = self.context.operations.give_back(&lease).await {
                 tracing::warn!(
                     %error, lock = ?self.request.name,
                     "the lock of a call that has ended was not released: it is free when its \
@@ -75,9 +75,10 @@ impl Wait {
         &self,
         answer: &mut oneshot::Sender<Result<Attempt<Grant>>>,
     ) -> Result<Attempt<Grant>> {
-        let clock = Arc::clone(self.operations.clock());
+        let operations = &self.context.operations;
+        let clock = Arc::clone(operations.clock());
         let sent = clock.now();
-        let attempt = self.operations.attempt(&self.request).await?;
+        let attempt = operations.attempt(&self.request).await?;
         let busy = match attempt {
             Attempt::Acquired(grant) => return Ok(self.granted(grant, sent)),
             Attempt::Busy(holder) => holder,
@@ -85,7 +86,8 @@ impl Wait {
         if self.until.since(clock.now()).is_zero() || answer.is_closed() {
             return Ok(Attempt::Busy(busy));
         }
-        let mut contender = self.operations.contend(&self.request).await?;
+        let _place = self.context.waiters.take(&self.request.name)?;
+        let mut contender = operations.contend(&self.request).await?;
         let outcome = self.contend(&mut *contender, busy, answer).await;
         if let Err(error) = contender.leave().await {
             tracing::debug!(%error, lock = ?self.request.name, "a waiter did not leave");
@@ -99,7 +101,7 @@ impl Wait {
         mut busy: Option<HolderInfo>,
         answer: &mut oneshot::Sender<Result<Attempt<Grant>>>,
     ) -> Result<Attempt<Grant>> {
-        let clock = Arc::clone(self.operations.clock());
+        let clock = Arc::clone(self.context.operations.clock());
         loop {
             if contender.is_first() {
                 let sent = clock.now();
@@ -112,6 +114,10 @@ impl Wait {
             if left.is_zero() || answer.is_closed() {
                 return Ok(Attempt::Busy(busy));
             }
+            if self.context.stop.is_cancelled() {
+                let why = "the server stops: ask again, another server or later";
+                return Err(Error::new(ErrorKind::Unavailable, why));
+            }
             // The lease of a holder that has died ends without a notification.
             let expiry = busy.as_ref().and_then(|it| it.expires_in);
             let expiry = expiry.map_or(left, |it| it + Duration::from_millis(1));
@@ -119,6 +125,7 @@ impl Wait {
             tokio::select! {
                 _ = at_most(&*clock, pause, contender.wait(pause)) => {}
                 () = answer.closed() => {}
+                () = self.context.stop.cancelled() => {}
             }
         }
     }

@@ -118,6 +118,11 @@ impl Clients {
 }
 
 impl Place {
+    /// Whether a newer connection of the client has come.
+    pub(super) fn is_replaced(&self) -> bool {
+        self.end.is_cancelled()
+    }
+
     /// Resolves when a newer connection of the client has come.
     pub(super) async fn replaced(&self) {
         self.end.cancelled().await;

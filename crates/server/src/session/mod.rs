@@ -5,9 +5,11 @@
 
 mod clients;
 mod outgoing;
+mod places;
 mod stream;
 mod waiter;
 
 pub(crate) use clients::Clients;
 pub(crate) use outgoing::Outgoing;
+pub(crate) use places::{WaiterPlace, WaiterPlaces};
 pub(crate) use stream::{SessionContext, start};

@@ -2,12 +2,16 @@
 //!
 //! Everything that is ready goes into one frame, so many answers share one write. While the client
 //! does not read, nothing more is carried out for it; then it is cut off.
+//!
+//! Invariant: what a session keeps in memory is bounded, whatever its client sends: one frame of
+//! the client, the allowed operations without an answer, and a few frames of answers.
 
 use std::{
     collections::{HashMap, HashSet},
     pin::Pin,
     sync::Arc,
     time::Duration,
+    vec,
 };
 
 use distlock_core::{Error, ErrorKind, HolderLabel, Moment, at_most};
@@ -17,17 +21,14 @@ use distlock_wire::{
     v1::{self, answer, operation::Operation as Asked, push, waiter_step},
 };
 use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
-use tokio::sync::{
-    Semaphore,
-    mpsc::{self, UnboundedReceiver, UnboundedSender},
-};
+use tokio::sync::mpsc::{self, Sender, UnboundedReceiver, UnboundedSender};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::{Status, Streaming};
 use uuid::Uuid;
 
 use super::{
-    Clients, Outgoing,
+    Clients, Outgoing, WaiterPlaces,
     clients::Place,
     outgoing::NextFrame,
     waiter::{Step, Waiter, no_waiter},
@@ -35,7 +36,11 @@ use super::{
 use crate::operations::{Caller, Operations, missing};
 
 /// Frames that wait until the connection takes them.
-const FRAMES_AHEAD: usize = 8;
+const FRAMES_AHEAD: usize = 2;
+
+/// The steps of one waiter that wait until it takes them. A client makes a few while an attempt of
+/// the waiter is in progress.
+const STEPS_AHEAD: usize = 1024;
 
 /// The time after which a client that reads nothing is cut off.
 const SLOW_READER: Duration = Duration::from_secs(10);
@@ -47,8 +52,7 @@ pub(crate) struct SessionContext {
     pub(crate) clients: Arc<Clients>,
     /// The most operations of one session without an answer.
     pub(crate) most_operations: usize,
-    /// The places of all waiters.
-    pub(crate) waiters: Arc<Semaphore>,
+    pub(crate) waiters: Arc<WaiterPlaces>,
     /// The holder of a lease that a unary call restores: it names nobody.
     pub(crate) unnamed: HolderLabel,
     pub(crate) stop: CancellationToken,
@@ -108,6 +112,7 @@ async fn serve(
         out,
         label,
         frame: NextFrame::default(),
+        read: (Vec::new().into_iter(), context.operations.clock().now()),
         running: FuturesUnordered::new(),
         ids: HashSet::new(),
         waiters: HashMap::new(),
@@ -130,10 +135,12 @@ struct Session<'a> {
     /// Who has connected.
     label: HolderLabel,
     frame: NextFrame,
+    /// The operations of the last frame that have not begun, and the moment of its receipt.
+    read: (vec::IntoIter<v1::Operation>, Moment),
     running: FuturesUnordered<Running>,
     /// The ids of the operations without an answer.
     ids: HashSet<u64>,
-    waiters: HashMap<u64, UnboundedSender<Step>>,
+    waiters: HashMap<u64, Sender<Step>>,
     /// The tasks of the waiters.
     tasks: TaskTracker,
     sender: UnboundedSender<Outgoing>,
@@ -172,7 +179,13 @@ impl Session<'_> {
     ) -> Result<(), Status> {
         let context = Arc::clone(&self.context);
         loop {
-            let reads = self.ids.len() < context.most_operations;
+            let begins = self.begin_operations()?;
+            self.gather();
+            self.flush().await?;
+            if begins && !place.is_replaced() && !context.stop.is_cancelled() {
+                continue;
+            }
+            let reads = self.read.0.as_slice().is_empty() && self.has_room();
             tokio::select! {
                 biased;
                 () = place.replaced() => {
@@ -187,13 +200,33 @@ impl Session<'_> {
                 }
                 Some(outgoing) = self.outgoing.recv() => self.add(outgoing),
                 frame = frames.message(), if reads => match frame? {
-                    Some(frame) => self.take(frame, context.operations.clock().now())?,
+                    Some(frame) if frame.hello.is_some() => {
+                        return Err(Status::invalid_argument("a second Hello"));
+                    }
+                    Some(frame) => {
+                        let received = context.operations.clock().now();
+                        self.read = (frame.operations.into_iter(), received);
+                    }
                     None => return Ok(()),
                 },
             }
-            self.gather();
-            self.flush().await?;
         }
+    }
+
+    fn has_room(&self) -> bool {
+        self.ids.len() < self.context.most_operations
+    }
+
+    /// Begins operations that were read, as long as there is room for them and for their answers.
+    /// Returns whether more can begin once the answers are sent.
+    fn begin_operations(&mut self) -> Result<bool, Status> {
+        while !self.frame.is_full() && self.has_room() {
+            match self.read.0.next() {
+                Some(operation) => self.begin(operation)?,
+                None => return Ok(false),
+            }
+        }
+        Ok(self.has_room() && !self.read.0.as_slice().is_empty())
     }
 
     /// Ends all waiters, and waits for the operations that were read. `answers`: the client may
@@ -261,45 +294,42 @@ impl Session<'_> {
         }
     }
 
-    /// Starts the operations of a frame.
-    fn take(&mut self, frame: v1::ClientFrame, received: Moment) -> Result<(), Status> {
-        if frame.hello.is_some() {
-            return Err(Status::invalid_argument("a second Hello"));
+    fn begin(&mut self, v1::Operation { id, operation }: v1::Operation) -> Result<(), Status> {
+        let received = self.read.1;
+        let Some(operation) = operation else {
+            let why = "this server does not know the operation";
+            self.refuse(id, &Error::new(ErrorKind::Unsupported, why));
+            return Ok(());
+        };
+        if let Asked::Step(step) = operation {
+            return self.step(id, &step, received);
         }
-        for v1::Operation { id, operation } in frame.operations {
-            let Some(operation) = operation else {
-                let why = "this server does not know the operation";
-                let error = Error::new(ErrorKind::Unsupported, why);
-                self.add(Outgoing::Answer(id, answer::Answer::Error((&error).into())));
-                continue;
+        self.note_id(id)?;
+        if let Asked::Join(join) = operation {
+            if let Err(error) = self.join(id, join) {
+                self.refuse(id, &error);
+            }
+            return Ok(());
+        }
+        let operations = Arc::clone(&self.context.operations);
+        let (sender, label) = (self.sender.clone(), self.label.clone());
+        let mut running: Running = Box::pin(async move {
+            let caller = Caller {
+                losses: Some(&sender),
+                label: &label,
             };
-            if let Asked::Step(step) = operation {
-                self.step(id, &step, received)?;
-                continue;
-            }
-            self.note_id(id)?;
-            if let Asked::Join(join) = operation {
-                if let Err(error) = self.join(id, join) {
-                    self.add(Outgoing::Answer(id, answer::Answer::Error((&error).into())));
-                }
-                continue;
-            }
-            let operations = Arc::clone(&self.context.operations);
-            let (sender, label) = (self.sender.clone(), self.label.clone());
-            let mut running: Running = Box::pin(async move {
-                let caller = Caller {
-                    losses: Some(&sender),
-                    label: &label,
-                };
-                (id, operations.run(operation, received, caller).await)
-            });
-            // A store in memory answers at once.
-            match (&mut running).now_or_never() {
-                Some((id, answer)) => self.add(Outgoing::Answer(id, answer)),
-                None => self.running.push(running),
-            }
+            (id, operations.run(operation, received, caller).await)
+        });
+        // A store in memory answers at once.
+        match (&mut running).now_or_never() {
+            Some((id, answer)) => self.add(Outgoing::Answer(id, answer)),
+            None => self.running.push(running),
         }
         Ok(())
+    }
+
+    fn refuse(&mut self, id: u64, error: &Error) {
+        self.add(Outgoing::Answer(id, answer::Answer::Error(error.into())));
     }
 
     /// Refuses an id that an operation without an answer has.
@@ -320,18 +350,14 @@ impl Session<'_> {
             let why = format!("waiter {} has joined already", join.waiter);
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
-        let permit = Arc::clone(&context.waiters).try_acquire_owned();
-        let permit = permit.map_err(|_| {
-            let why = "as many callers wait for locks as this server allows";
-            Error::new(ErrorKind::LimitExceeded, why).passing()
-        })?;
-        let (steps, receiver) = mpsc::unbounded_channel();
+        let place = context.waiters.take(&request.name)?;
+        let (steps, receiver) = mpsc::channel(STEPS_AHEAD);
         let waiter = Waiter {
             id: join.waiter,
             operations: Arc::clone(&context.operations),
             steps: receiver,
             out: self.sender.clone(),
-            _permit: permit,
+            _place: place,
         };
         self.waiters.insert(join.waiter, steps);
         self.tasks.spawn(waiter.run(id, request));
@@ -352,14 +378,20 @@ impl Session<'_> {
         if is_answered {
             self.note_id(id)?;
         }
-        let sent = match step {
+        let waiter = match step {
             // The task of the waiter answers, and then it is gone.
-            Step::Leave(_) => self.waiters.remove(&wire.waiter).map(|it| it.send(step)),
-            _ => self.waiters.get(&wire.waiter).map(|it| it.send(step)),
+            Step::Leave(_) => self.waiters.remove(&wire.waiter),
+            _ => self.waiters.get(&wire.waiter).cloned(),
         };
+        let sent = waiter.map(|waiter| waiter.try_send(step));
+        if let Some(Err(mpsc::error::TrySendError::Full(_))) = sent {
+            return Err(Status::resource_exhausted(format!(
+                "waiter {} has {STEPS_AHEAD} steps ahead",
+                wire.waiter
+            )));
+        }
         if !matches!(sent, Some(Ok(()))) && is_answered {
-            let error = no_waiter(wire.waiter);
-            self.add(Outgoing::Answer(id, answer::Answer::Error((&error).into())));
+            self.refuse(id, &no_waiter(wire.waiter));
         }
         Ok(())
     }

@@ -7,12 +7,9 @@ use std::{sync::Arc, time::Duration};
 
 use distlock_core::{AcquireRequest, Attempt, Contender, Error, ErrorKind, Moment};
 use distlock_wire::v1::{self, answer, push};
-use tokio::sync::{
-    OwnedSemaphorePermit,
-    mpsc::{UnboundedReceiver, UnboundedSender},
-};
+use tokio::sync::mpsc::{Receiver, UnboundedSender};
 
-use super::Outgoing;
+use super::{Outgoing, WaiterPlace};
 use crate::operations::{Operations, announce};
 
 /// The longest wait without a look at the lock, by an attempt of the client.
@@ -32,10 +29,9 @@ pub(super) enum Step {
 pub(super) struct Waiter {
     pub(super) id: u64,
     pub(super) operations: Arc<Operations>,
-    pub(super) steps: UnboundedReceiver<Step>,
+    pub(super) steps: Receiver<Step>,
     pub(super) out: UnboundedSender<Outgoing>,
-    /// The place among the waiters of all sessions.
-    pub(super) _permit: OwnedSemaphorePermit,
+    pub(super) _place: WaiterPlace,
 }
 
 impl Waiter {
