@@ -8,8 +8,8 @@ use std::{sync::Arc, time::Duration};
 
 use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Clock, Contender, DistLock, Error, ErrorKind, Grant,
-    HandOver, HolderLabel, Lease, LockName, LossFeed, Moment, RecordKey, Records, Renewed, Result,
-    Store, TicketStep, Ttl, Version,
+    HandOver, HolderLabel, Lease, LeaseKind, LockName, LossFeed, Moment, RecordKey, Records,
+    Renewed, Result, Store, TicketStep, Ttl, Version,
 };
 use distlock_wire::{
     ANSWER_BYTES, MAX_LISTED, MAX_READ,
@@ -65,6 +65,11 @@ impl Operations {
         let lease = capabilities.max_lease.map_or(most, |it| it.min(most));
         capabilities.max_lease = Some(lease);
         capabilities.default_ttl = capabilities.default_ttl.min(lease);
+        if capabilities.lease == LeaseKind::Session {
+            // The session is the server's, and all locks end with it.
+            capabilities.survives_restart = false;
+            capabilities.tickets = false;
+        }
         capabilities
     }
 
