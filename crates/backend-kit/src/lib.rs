@@ -22,6 +22,7 @@
 //! | passwords and certificates | [`Secret`], [`PasswordRule`], `TlsFile`, [`mask`](fn@mask) |
 //! | credentials and certificates that change | [`CredentialProvider`], [`CredentialSource`], `CertificateFiles` |
 //! | files that may block, never end or hang | [`FileReads`], [`read_bounded`] |
+//! | file systems on which locks of files cannot be relied on | [`network_file_system`] |
 //! | panics of drivers, turned into errors | [`panics`] |
 
 pub mod batch;
@@ -34,6 +35,7 @@ mod driver;
 mod drivers;
 mod epoch_history;
 mod file_reads;
+mod file_systems;
 mod lending;
 mod mask;
 mod members;
@@ -63,6 +65,7 @@ pub use {
     drivers::{Drivers, Spawner, not_compiled_in},
     epoch_history::EpochHistory,
     file_reads::{FileReads, read_bounded},
+    file_systems::network_file_system,
     lending::{Lender, Loan},
     mask::{is_secret, mask},
     members::{Member, MemberCheck, MemberHandle, MemberTarget, Members, Sent},

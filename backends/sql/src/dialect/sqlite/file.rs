@@ -10,6 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use distlock_backend_kit::network_file_system;
 use distlock_core::{Error, ErrorKind, Result, path_excerpt, sync::Mutex};
 use rustix::fs::Access;
 
@@ -168,44 +169,6 @@ fn create(path: &Path) -> Result<()> {
     }
 }
 
-/// The name of the network file system of a file or folder, after following links; `None` for a
-/// local file system.
-#[cfg(target_os = "linux")]
-fn network_file_system(path: &Path) -> Option<&'static str> {
-    // The numbers are from statfs(2). FUSE is in the list because most FUSE file systems are remote
-    // and few of them support file locks.
-    const KINDS: [(u32, &str); 14] = [
-        (0x0102_1997, "a 9P file system"),
-        (0x5346_414f, "AFS"),
-        (0x00c3_6400, "Ceph"),
-        (0xff53_4d42, "CIFS"),
-        (0x7375_7245, "Coda"),
-        (0x6573_5546, "a FUSE file system"),
-        (0x0116_1970, "GFS2"),
-        (0x4750_4653, "GPFS"),
-        (0x0bd0_0bd0, "Lustre"),
-        (0x0000_564c, "NCP"),
-        (0x0000_6969, "NFS"),
-        (0x7461_636f, "OCFS2"),
-        (0xfe53_4d42, "SMB2"),
-        (0x0000_517b, "SMB"),
-    ];
-    #[allow(
-        clippy::useless_conversion,
-        reason = "the field's width and sign differ by architecture; the numbers have 32 bits"
-    )]
-    let magic = i64::from(rustix::fs::statfs(path).ok()?.f_type) & 0xffff_ffff;
-    KINDS
-        .into_iter()
-        .find(|(known, _)| i64::from(*known) == magic)
-        .map(|(_, kind)| kind)
-}
-
-#[cfg(not(target_os = "linux"))]
-fn network_file_system(_: &Path) -> Option<&'static str> {
-    None
-}
-
 /// The error for a call that the operating system refused.
 fn refused(path: &Path, problem: impl std::fmt::Display, error: io::Error) -> Error {
     let mut refused = wrong(path, problem);
@@ -225,11 +188,6 @@ pub(super) fn wrong(path: &Path, problem: impl std::fmt::Display) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_root_folder_is_on_no_network_file_system() {
-        assert_eq!(network_file_system(Path::new("/")), None);
-    }
 
     #[test]
     fn a_file_with_a_hard_link_or_its_own_mount_is_a_problem() {
