@@ -3,7 +3,7 @@
 
 use std::{fs, path::PathBuf, sync::Arc, time::Duration};
 
-use distlock_core::{Clock, ErrorKind, ManualClock, SystemClock};
+use distlock_core::{Clock, Error, ErrorKind, ManualClock, SystemClock};
 use distlock_memory::Memory;
 use distlock_server::{LockServer, ServerConfig, StateOptions};
 use distlock_wire::v1::{
@@ -53,6 +53,16 @@ impl Place {
         self.folder.path().join("server.state")
     }
 
+    /// The path of another file of the server; without an extension, of the state itself.
+    fn beside(&self, extension: &str) -> PathBuf {
+        if extension.is_empty() {
+            return self.path();
+        }
+        let mut path = self.path().into_os_string();
+        path.push(format!(".{extension}"));
+        path.into()
+    }
+
     async fn try_start(&self, is_new: bool, max_lease: Duration) -> distlock_core::Result<Running> {
         let mut config = ServerConfig::default();
         config.listen = "127.0.0.1:0".to_owned();
@@ -78,17 +88,29 @@ impl Place {
         })
     }
 
-    /// Starts a server. The one before may still be ending.
-    async fn start(&self, is_new: bool, max_lease: Duration) -> Running {
+    /// Starts a server once the one before has ended.
+    async fn start_after(
+        &self,
+        is_new: bool,
+        max_lease: Duration,
+    ) -> distlock_core::Result<Running> {
         for _ in 0..500 {
             match self.try_start(is_new, max_lease).await {
                 Err(error) if error.to_string().contains("another lock server") => {
                     SystemClock.sleep(Duration::from_millis(10)).await;
                 }
-                started => return started.unwrap(),
+                started => return started,
             }
         }
         panic!("the server before does not end");
+    }
+
+    async fn start(&self, is_new: bool, max_lease: Duration) -> Running {
+        self.start_after(is_new, max_lease).await.unwrap()
+    }
+
+    async fn refused_start(&self) -> Error {
+        self.start_after(false, MAX_LEASE).await.err().unwrap()
     }
 
     async fn first_start(&self) -> Running {
@@ -383,17 +405,139 @@ async fn an_older_copy_of_the_state_is_noticed_by_a_proof() {
     let place = Place::new();
     place.first_start().await.crash().await;
     let copy = fs::read(place.path()).unwrap();
+    let lock_copy = fs::read(place.beside("lock")).unwrap();
     // The start that reads the copy has the number 2.
     place.again().await.crash().await;
     let mut server = place.again().await;
     place.clock.advance(MAX_LEASE * 2);
     let held = server.acquire("a").await;
     server.crash().await;
-    fs::write(place.path(), copy).unwrap();
+
+    // The file alone: noticed at once.
+    fs::write(place.path(), &copy).unwrap();
+    let error = place.refused_start().await;
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(error.to_string().contains("older copy"), "{error}");
+    assert_eq!(fs::read(place.path()).unwrap(), copy);
+
+    // The whole folder: noticed by the proof.
+    fs::write(place.beside("lock"), lock_copy).unwrap();
     let mut server = place.again().await;
     let refused = server.try_renew(&held).await.unwrap_err();
     assert_eq!(refused.code(), Code::DataLoss, "{refused}");
     assert!(refused.message().contains("older copy"), "{refused}");
+    place.clock.advance(MAX_LEASE * 3);
+    let refused = server.try_acquire("b").await.unwrap_err();
+    assert_eq!(refused.code(), Code::DataLoss, "nobody new: {refused}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_during_a_recovery_forgets_no_holder() {
+    let place = Place::new();
+    let mut server = place.first_start().await;
+    let (early, late) = (server.acquire("early").await, server.acquire("late").await);
+    server.crash().await;
+    let mut server = place.again().await;
+    let early_again = server.renew(&early).await;
+    assert!(early_again.is_some());
+    server.stop().await;
+    let mut server = place.again().await;
+    assert!(server.try_acquire("late").await.is_err(), "it recovers");
+    assert!(server.renew(&late).await.is_some());
+    let early = Held {
+        proof: early_again.unwrap(),
+        ..early
+    };
+    assert!(server.renew(&early).await.is_some());
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_files_of_another_server_are_not_read_as_those_of_this_one() {
+    let (other, place) = (Place::new(), Place::new());
+    let mut server = other.first_start().await;
+    server.acquire("a").await;
+    server.stop().await;
+    let mut server = place.first_start().await;
+    let held = server.acquire("b").await;
+    server.stop().await;
+    for extension in ["", "locks"] {
+        fs::copy(other.beside(extension), place.beside(extension)).unwrap();
+    }
+    let mut server = place.again().await;
+    // Neither the locks of the other one, nor the proofs of this one: a recovery.
+    for name in ["a", "b", "c"] {
+        let refused = server.try_acquire(name).await.unwrap_err();
+        assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    }
+    assert_eq!(server.renew(&held).await, None);
+    server.stop().await;
+}
+
+/// The next write of the state ends as on a full disk.
+#[tokio::test(flavor = "multi_thread")]
+async fn on_a_full_disk_nobody_new_is_granted_a_lock_and_holders_go_on() {
+    let place = Place::new();
+    let mut server = place.first_start().await;
+    let (kept, freed) = (server.acquire("kept").await, server.acquire("freed").await);
+    let fresh = place.beside("new");
+    std::os::unix::fs::symlink("/dev/full", &fresh).unwrap();
+    // Until the ceiling of tokens is used up, nothing is missing.
+    for _ in 0..6 {
+        place.clock.advance(Duration::from_secs(6));
+        for held in [&kept, &freed] {
+            assert!(server.renew(held).await.is_some());
+        }
+    }
+    let refused = server.try_acquire("new").await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    assert!(refused.message().contains("state file"), "{refused}");
+    assert!(server.renew(&kept).await.is_some());
+    let lease = Some(freed.lease.clone());
+    let released = server.client.release(v1::ReleaseLease { lease }).await;
+    assert!(released.unwrap().into_inner().released);
+    // The holder would have it again after a crash, so it is not freed.
+    let forced = v1::ForceReleaseLock {
+        name: "kept".to_owned(),
+        token: kept.token,
+    };
+    let refused = server.client.force_release(forced).await.unwrap_err();
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    assert!(server.renew(&kept).await.is_some());
+
+    fs::remove_file(&fresh).unwrap();
+    assert!(server.acquire("freed").await.token > freed.token);
+    // Without room for the export the next start recovers, and one without room does not start.
+    std::os::unix::fs::symlink("/dev/full", place.beside("locks.new")).unwrap();
+    drop(server.client);
+    server.stop.send(()).unwrap();
+    let error = server.served.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::LimitExceeded, "{error}");
+    std::os::unix::fs::symlink("/dev/full", &fresh).unwrap();
+    let error = place.refused_start().await;
+    assert!(error.to_string().contains("cannot be written"), "{error}");
+    fs::remove_file(&fresh).unwrap();
+    let mut server = place.again().await;
+    assert!(server.try_acquire("new").await.is_err(), "it recovers");
+    assert!(server.renew(&kept).await.is_some());
+    server.crash().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_renewal_uses_up_the_tokens() {
+    let place = Place::new();
+    let mut server = place.first_start().await;
+    let held = server.acquire("a").await;
+    let raise = v1::RenewLease {
+        lease: Some(held.lease.clone()),
+        ttl_us: 10_000_000,
+        token_floor: Some((1 << 53) - 1),
+        ..v1::RenewLease::default()
+    };
+    let refused = server.client.renew(raise).await.unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
+    assert!(server.renew(&held).await.is_some());
     server.stop().await;
 }
 

@@ -37,6 +37,11 @@ impl Ceiling {
         self.next(wall).saturating_add(TOGETHER) < self.durable
     }
 
+    /// Whether a token that was granted is below the durable ceiling.
+    pub(super) const fn covers(&self, token: u64) -> bool {
+        token < self.durable
+    }
+
     /// Whether a renewal may raise its token to this floor.
     pub(super) fn admits_floor(&self, floor: u64) -> bool {
         floor.saturating_add(TOGETHER) < self.durable
@@ -95,6 +100,7 @@ mod tests {
         );
         // A raised token uses the room up as well.
         assert!(!ceiling.admits_floor(wanted));
+        assert!(ceiling.covers(wanted - 1) && !ceiling.covers(wanted));
         ceiling.note(wanted - 2);
         assert!(!ceiling.admits(now));
         assert!(ceiling.wanted(now, wanted * 2) > wanted * 2);

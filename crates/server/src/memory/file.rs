@@ -6,12 +6,14 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    os::unix::fs::{FileExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
+use distlock_backend_kit::network_file_system;
 use distlock_core::{Error, Result, path_excerpt};
 use rustix::fs::{FlockOperation, flock};
+use uuid::Uuid;
 
 use super::state::{State, Unreadable, digest};
 use crate::config::config_error;
@@ -23,44 +25,59 @@ const OPTION: &str = "state";
 #[derive(Debug)]
 pub(super) struct StateFile {
     path: PathBuf,
-    /// The lock ends with this process.
-    _lock: File,
+    /// The path without links, for people and for comparison.
+    place: String,
+    /// The lock ends with this process. The file holds the number of the last start, which a copy
+    /// of the state file that is put back does not change.
+    lock: File,
 }
 
 impl StateFile {
     /// Opens the files, without reading them.
     ///
     /// # Errors
-    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) if another process uses them, or
-    /// if the folder cannot be written.
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) if another process uses them, if
+    /// the folder cannot be written, or if it is on a network file system.
     pub(super) fn open(path: &Path) -> Result<Self> {
+        if let Some(kind) = network_file_system(folder_of(path)) {
+            return Err(on_network(path, kind));
+        }
         let lock_path = beside(path, "lock");
         let unusable = |error: io::Error| wrong(path, "cannot be used").caused_by(error);
         let lock = OpenOptions::new()
             .create(true)
             .truncate(false)
+            .read(true)
             .write(true)
             .mode(0o600)
             .open(&lock_path)
             .map_err(unusable)?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self {
-                path: path.to_owned(),
-                _lock: lock,
-            }),
-            Err(rustix::io::Errno::WOULDBLOCK) => Err(wrong(
-                path,
-                "is used by another lock server: give each one its own",
-            )),
-            Err(error) => Err(unusable(error.into())),
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => {
+                let problem = "is used by another lock server: give each one its own";
+                return Err(wrong(path, problem));
+            }
+            Err(error) => return Err(unusable(error.into())),
         }
+        let place = fs::canonicalize(&lock_path).map_err(unusable)?;
+        Ok(Self {
+            path: path.to_owned(),
+            place: place.to_string_lossy().into_owned(),
+            lock,
+        })
+    }
+
+    /// Where the files are.
+    pub(super) fn place(&self) -> &str {
+        &self.place
     }
 
     /// Reads the state; `None` if there is no file.
     ///
     /// # Errors
-    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for a file that is no state. Such
-    /// a file is never overwritten.
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for a file that is no state, and
+    /// for an older copy. Such a file is never overwritten.
     pub(super) fn read(&self) -> Result<Option<State>> {
         let text = match fs::read(&self.path) {
             Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -80,7 +97,40 @@ impl StateFile {
             };
             wrong(&self.path, problem)
         };
-        State::from_text(&text).map(Some).map_err(unreadable)
+        let state = State::from_text(&text).map_err(unreadable)?;
+        // Locks that were force-released after the copy was made could be proven.
+        if self
+            .last_start(state.server)?
+            .is_some_and(|last| state.start < last)
+        {
+            let problem = "is an older copy: restore the newest one, or move it away, and the \
+                           server starts with a recovery";
+            return Err(wrong(&self.path, problem));
+        }
+        Ok(Some(state))
+    }
+
+    /// The number of the last start of this server; `None` if it is not known.
+    fn last_start(&self, server: Uuid) -> Result<Option<u64>> {
+        let mut text = [0; 64];
+        let read = self.lock.read_at(&mut text, 0);
+        let read = read.map_err(|error| wrong(&self.path, "cannot be read").caused_by(error))?;
+        let text = std::str::from_utf8(&text[..read]).unwrap_or_default();
+        let known = text.trim_end().split_once(' ');
+        let known = known.filter(|(of, _)| *of == server.to_string());
+        Ok(known.and_then(|(_, start)| start.parse().ok()))
+    }
+
+    /// Stores the number of this start beside the state, after the state itself.
+    pub(super) fn write_start(&self, state: &State) -> io::Result<()> {
+        let text = format!("{} {:<20}\n", state.server, state.start);
+        self.lock.write_all_at(text.as_bytes(), 0)?;
+        self.lock.sync_all()
+    }
+
+    /// The error of a start that cannot write the file.
+    pub(super) fn unwritable(&self, error: io::Error) -> Error {
+        wrong(&self.path, "cannot be written").caused_by(error)
     }
 
     /// Replaces the state. It is durable afterwards.
@@ -122,8 +172,19 @@ fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     // Without this, a crash of the machine could leave the new name with an empty file.
     file.sync_all()?;
     fs::rename(&fresh, path)?;
+    File::open(folder_of(path))?.sync_all()
+}
+
+fn folder_of(path: &Path) -> &Path {
     let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
-    File::open(folder.unwrap_or_else(|| Path::new(".")))?.sync_all()
+    folder.unwrap_or_else(|| Path::new("."))
+}
+
+fn on_network(path: &Path, kind: &str) -> Error {
+    let problem = format!(
+        "is on {kind}, where two servers could use it at the same time: name a file on a local disk"
+    );
+    wrong(path, &problem)
 }
 
 fn wrong(path: &Path, problem: &str) -> Error {
@@ -147,6 +208,7 @@ mod tests {
         file.write(&state).unwrap();
         state.start += 1;
         file.write(&state).unwrap();
+        file.write_start(&state).unwrap();
         assert_eq!(file.read().unwrap(), Some(state.clone()));
         let refused = StateFile::open(&path).unwrap_err();
         assert!(
@@ -161,6 +223,27 @@ mod tests {
         assert_eq!(file.read_locks(&digest).as_deref(), Some(&b"locks"[..]));
         file.write_locks(b"others").unwrap();
         assert_eq!(file.read_locks(&digest), None);
+    }
+
+    #[test]
+    fn an_older_copy_is_refused_and_the_state_of_another_server_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("server.state");
+        let file = StateFile::open(&path).unwrap();
+        let mut state = State::new(Duration::from_secs(60));
+        for start in [1, 2, 10] {
+            let older = state.clone();
+            state.start = start;
+            file.write(&state).unwrap();
+            file.write_start(&state).unwrap();
+            assert_eq!(file.read().unwrap(), Some(state.clone()));
+            file.write(&older).unwrap();
+            let error = file.read().unwrap_err();
+            assert!(error.to_string().contains("older copy"), "{error}");
+        }
+        let another = State::new(Duration::from_secs(60));
+        file.write(&another).unwrap();
+        assert_eq!(file.read().unwrap(), Some(another));
     }
 
     #[test]
@@ -180,7 +263,15 @@ mod tests {
             assert_eq!(error.setting(), Some("state"));
             assert_eq!(fs::read_to_string(&path).unwrap(), content);
         }
+        // No file that can be read.
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        let error = StateFile::open(&path).unwrap().read().unwrap_err();
+        assert!(error.to_string().contains("cannot be read"), "{error}");
         let nowhere = folder.path().join("missing/server.state");
         assert!(StateFile::open(&nowhere).is_err());
+        let remote = on_network(&path, "NFS");
+        assert!(remote.to_string().contains("is on NFS"), "{remote}");
+        assert_eq!(remote.setting(), Some("state"));
     }
 }

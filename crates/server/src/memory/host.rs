@@ -1,7 +1,7 @@
 //! The hosted table: its start, its ceiling, its proofs, and its stop.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     io,
     path::{Path, PathBuf},
     sync::{
@@ -31,6 +31,15 @@ use super::{
 /// The boot of this machine.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 
+/// A renewal raises a token at most this far ahead of the clock. A higher one would use up the
+/// tokens of all locks, for good.
+const HIGHEST_FLOOR: Duration = Duration::from_secs(365 * 86_400);
+
+/// The longest wait for the clock to pass the highest token of the earlier starts. The ceiling is
+/// about a minute ahead of the clock at most, unless a holder has raised a token: then the tokens
+/// go on from the ceiling, however far that is.
+const MOST_AHEAD: Duration = Duration::from_secs(120);
+
 /// The locks of a server that keeps them in memory.
 #[derive(Debug)]
 pub(crate) struct Host {
@@ -43,20 +52,28 @@ pub(crate) struct Host {
     /// The state as the file holds it. The mutex is held while the file is written.
     state: tokio::sync::Mutex<State>,
     ceiling: Mutex<Ceiling>,
-    /// The force-released locks that no proof restores.
-    forced: Mutex<HashSet<(String, FencingToken)>>,
-    recovery: Option<Recovery>,
+    /// The force-released locks that no proof restores, and the ends of their last leases.
+    forced: Mutex<HashMap<(String, FencingToken), Moment>>,
+    /// The end of the time after a crash in which nobody new is granted a lock.
+    recovery: Option<Moment>,
+    /// No lease of an earlier start runs longer.
+    earlier_leases_end: Moment,
     /// Whether a task raises the ceiling.
     raising: AtomicBool,
+    /// Whether a proof has shown that the state file is an older copy.
+    is_older_copy: AtomicBool,
 }
 
-/// The time after a crash in which nobody new is granted a lock.
-#[derive(Clone, Copy, Debug)]
-struct Recovery {
-    /// No lease of an earlier start runs longer.
-    until: Moment,
-    /// The clock must have passed the highest token of the earlier starts.
-    ceiling: u64,
+/// The files of a start, and what they say.
+struct Opened {
+    file: StateFile,
+    /// The state of this start.
+    state: State,
+    /// The state before this start.
+    before: State,
+    earlier: Earlier,
+    /// A moment at which no earlier start granted leases any more.
+    now: Moment,
 }
 
 /// What is known of the locks of the earlier starts.
@@ -104,16 +121,23 @@ impl Host {
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<Self>> {
         let path: PathBuf = path.to_owned();
-        let now = clock.now();
-        let wall = micros(unix_time(&*clock));
-        let opened =
-            tokio::task::spawn_blocking(move || open(&path, is_new, max_lease.duration(), wall));
-        let (file, state, earlier, before) = opened.await.map_err(stopped)??;
+        let of_start = Arc::clone(&clock);
+        let longest = max_lease.duration();
+        let opened = tokio::task::spawn_blocking(move || open(&path, is_new, longest, &*of_start));
+        let Opened {
+            file,
+            state,
+            before,
+            earlier,
+            now,
+        } = opened.await.map_err(stopped)??;
         let crashed = matches!(earlier, Earlier::Forgotten);
-        let recovery = crashed.then(|| Recovery {
-            until: now + before.longest_lease(),
-            ceiling: before.ceiling,
-        });
+        let earlier_leases_end = now + before.longest_lease();
+        let wall = micros(unix_time(&*clock));
+        let ahead = Duration::from_micros(before.ceiling.saturating_sub(wall));
+        // Tokens that run ahead of the clock would fall when a name goes to another server.
+        let clock_follows = now + ahead.min(MOST_AHEAD);
+        let recovery = crashed.then(|| earlier_leases_end.max(clock_follows));
         let floor = if crashed { before.ceiling } else { 0 };
         let inner = Arc::clone(&clock);
         let tokens = Arc::new(TokenClock {
@@ -132,7 +156,8 @@ impl Host {
             }
         }
         let forced = state.forced.iter();
-        let forced = forced.map(|it| (it.name.clone(), it.token)).collect();
+        let forced = forced.map(|it| ((it.name.clone(), it.token), earlier_leases_end));
+        let forced = forced.collect();
         let host = Self {
             memory,
             tokens,
@@ -143,7 +168,9 @@ impl Host {
             ceiling: Mutex::new(ceiling),
             forced: Mutex::new(forced),
             recovery,
+            earlier_leases_end,
             raising: AtomicBool::new(false),
+            is_older_copy: AtomicBool::new(false),
             clock,
         };
         if let Some(left) = host.recovery_left() {
@@ -183,28 +210,38 @@ impl Host {
     /// # Errors
     /// [`ErrorKind::Corrupt`] if the proof shows that the state file is an older copy.
     pub(crate) fn restore(&self, lease: &Lease, proof: &[u8], holder: &HolderLabel) -> Result<()> {
-        // After the recovery another owner may have held the lock. A ticket does not survive a
-        // crash, so it is not restored as the lock of a guard.
-        if proof.is_empty() || lease.nonce.is_some() || self.recovery_left().is_none() {
+        if proof.is_empty() {
             return Ok(());
         }
         let proven = match self.prover.check(proof, lease) {
             Ok(proven) => proven,
             Err(NotProven::Wrong) => return Ok(()),
             Err(NotProven::FromLaterStart) => {
-                let problem = "the state file of the server is an older copy: a later start of \
-                               the server has granted this lease";
-                return Err(Error::new(ErrorKind::Corrupt, problem));
+                if !self.is_older_copy.swap(true, Ordering::AcqRel) {
+                    tracing::error!(
+                        "the state file is an older copy, so no lock is granted any more: stop \
+                         the server, and restore the newest file, or move the file away and start \
+                         with a recovery"
+                    );
+                }
+                return Err(older_copy());
             }
         };
-        let forced = (lease.name.as_str().to_owned(), proven.token);
-        if self.forced.lock().contains(&forced) {
+        // After the recovery another owner may have held the lock. A ticket does not survive a
+        // crash, so it is not restored as the lock of a guard.
+        if lease.nonce.is_some() || self.recovery_left().is_none() {
             return Ok(());
         }
         let now = self.clock.now();
         let ends = now + proven.ttl.min(self.max_lease).duration();
         let (name, owner) = (lease.name.clone(), lease.owner);
         let held = HeldLock::new(name, owner, proven.token, ends, holder.clone());
+        // Until the lock is restored, it cannot be force-released: a release between the two steps
+        // would free nothing, and the lock would be held afterwards.
+        let forced = self.forced.lock();
+        if forced.contains_key(&(lease.name.as_str().to_owned(), proven.token)) {
+            return Ok(());
+        }
         self.note(proven.token);
         // If a higher token was proven before, the renewal that follows is answered as not held.
         let _ = self.memory.table().restore(now, &held);
@@ -213,10 +250,7 @@ impl Host {
 
     /// The rest of the recovery; `None` after its end.
     pub(crate) fn recovery_left(&self) -> Option<Duration> {
-        let Recovery { until, ceiling } = self.recovery?;
-        let wall = micros(unix_time(&*self.clock));
-        let left = until.since(self.clock.now());
-        let left = left.max(Duration::from_micros(ceiling.saturating_sub(wall)));
+        let left = self.recovery?.since(self.clock.now());
         (!left.is_zero()).then_some(left)
     }
 
@@ -240,8 +274,12 @@ impl Host {
     /// Whether a token may be granted.
     ///
     /// # Errors
-    /// [`ErrorKind::LimitExceeded`] if the ceiling cannot be raised.
+    /// [`ErrorKind::LimitExceeded`] if the ceiling cannot be raised, and [`ErrorKind::Corrupt`] if
+    /// the state file is an older copy.
     pub(super) async fn admit_token(self: &Arc<Self>) -> Result<()> {
+        if self.is_older_copy.load(Ordering::Acquire) {
+            return Err(older_copy());
+        }
         let wall = self.token_wall();
         let ceiling = *self.ceiling.lock();
         if !ceiling.admits(wall) {
@@ -263,12 +301,38 @@ impl Host {
     /// Whether a renewal may raise its token to this floor.
     ///
     /// # Errors
-    /// As [`admit_token`](Self::admit_token).
+    /// As [`admit_token`](Self::admit_token), and [`ErrorKind::InvalidArgument`] for a floor that is
+    /// too high.
     pub(super) async fn admit_floor(self: &Arc<Self>, floor: FencingToken) -> Result<()> {
+        let highest = self.token_wall().saturating_add(micros(HIGHEST_FLOOR));
+        if floor.get() > highest {
+            let problem = format!(
+                "a token is raised to at most {highest}, a year ahead of the server's clock, and \
+                 {floor} is asked for"
+            );
+            return Err(Error::new(ErrorKind::InvalidArgument, problem));
+        }
         if self.ceiling.lock().admits_floor(floor.get()) {
             return Ok(());
         }
         self.raise(floor.get()).await
+    }
+
+    /// Notes a token that was granted, before anybody learns of it. A pause of the process between
+    /// the check and the grant can have led to a token that is not below the ceiling.
+    ///
+    /// # Errors
+    /// As [`admit_token`](Self::admit_token): the grant must be taken back.
+    pub(super) async fn settle(self: &Arc<Self>, token: FencingToken) -> Result<()> {
+        let is_covered = {
+            let mut ceiling = self.ceiling.lock();
+            ceiling.note(token.get());
+            ceiling.covers(token.get())
+        };
+        if is_covered {
+            return Ok(());
+        }
+        self.raise(token.get()).await
     }
 
     /// Notes a token that was granted, restored or raised.
@@ -277,6 +341,9 @@ impl Host {
     }
 
     /// Stores that a lock is force-released, before it is. Afterwards no proof restores it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LimitExceeded`] if the file cannot be written.
     pub(super) async fn note_forced(
         self: &Arc<Self>,
         name: &LockName,
@@ -285,30 +352,44 @@ impl Host {
         let lock = ForcedLock {
             name: name.as_str().to_owned(),
             token,
-            at_ms: micros(unix_time(&*self.clock)) / 1000,
         };
-        let forced = (lock.name.clone(), token);
-        self.change(move |state| state.forced.push(lock)).await?;
-        self.forced.lock().insert(forced);
-        Ok(())
+        let key = (lock.name.clone(), token);
+        // No lease that has been granted until now runs longer.
+        let now = self.clock.now();
+        let ends = self.earlier_leases_end.max(now + self.max_lease.duration());
+        self.forced.lock().insert(key.clone(), ends);
+        let stored = self.change(move |state| state.forced.push(lock)).await;
+        if stored.is_err() {
+            self.forced.lock().remove(&key);
+        }
+        stored
     }
 
     /// Exports the locks for the next start. Nothing may change them afterwards.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] if the files cannot be written: the next start then recovers.
+    /// [`ErrorKind::LimitExceeded`] if the files cannot be written: the next start then recovers.
     pub(crate) async fn stop(self: &Arc<Self>) -> Result<()> {
+        if self.recovery_left().is_some() || self.is_older_copy.load(Ordering::Acquire) {
+            // The table lacks the locks whose holders have not renewed yet.
+            tracing::warn!(
+                "the server stops before its recovery has ended: the next start recovers"
+            );
+            return Ok(());
+        }
         let (held, last_token) = self.memory.table().export(self.clock.now());
         let locks = held.iter().map(ExportedLock::new).collect();
         let export = serde_json::to_vec(&Export { last_token, locks });
         let export = export.map_err(|error| not_written(error.into()))?;
         let file = Arc::clone(&self.file);
         let written = tokio::task::spawn_blocking(move || {
-            let boot = std::fs::read_to_string(BOOT)?;
-            io::Result::Ok((boot.trim().to_owned(), file.write_locks(&export)?))
+            io::Result::Ok(CleanStop {
+                boot: std::fs::read_to_string(BOOT)?.trim().to_owned(),
+                place: file.place().to_owned(),
+                digest: file.write_locks(&export)?,
+            })
         });
-        let (boot, digest) = written.await.map_err(stopped)?.map_err(not_written)?;
-        let clean = CleanStop { boot, digest };
+        let clean = written.await.map_err(stopped)?.map_err(not_written)?;
         self.change(move |state| state.clean = Some(clean)).await
     }
 
@@ -360,9 +441,15 @@ impl Host {
 
     /// Forgets what no lease needs any more.
     fn tidy(&self, state: &mut State) {
-        state.forget_forced(micros(unix_time(&*self.clock)) / 1000);
-        // After the recovery every lease was granted or extended by this start.
-        if self.recovery.is_some() && self.recovery_left().is_none() {
+        let now = self.clock.now();
+        let mut forced = self.forced.lock();
+        forced.retain(|_, ends| *ends > now);
+        state
+            .forced
+            .retain(|it| forced.contains_key(&(it.name.clone(), it.token)));
+        drop(forced);
+        if now >= self.earlier_leases_end {
+            // Every lease was granted or extended by this start.
             state.set_longest_lease(self.max_lease.duration());
         }
     }
@@ -376,15 +463,12 @@ impl Host {
     }
 }
 
-/// Opens the file, and stores this start in it. Returns the state of this start, what is known of
-/// the earlier ones, and the state before this start.
-fn open(
-    path: &Path,
-    is_new: bool,
-    max_lease: Duration,
-    wall: u64,
-) -> Result<(StateFile, State, Earlier, State)> {
+/// Opens the files, and stores this start in them.
+fn open(path: &Path, is_new: bool, max_lease: Duration, clock: &dyn Clock) -> Result<Opened> {
     let file = StateFile::open(path)?;
+    // After the lock on the file: an earlier start may have granted leases until just now.
+    let now = clock.now();
+    let wall = micros(unix_time(clock));
     let (before, earlier) = match file.read()? {
         None if is_new => (State::new(max_lease), Earlier::None),
         // A container without its volume must not grant what its predecessor holds.
@@ -409,18 +493,33 @@ fn open(
         Earlier::None => wall,
     };
     state.ceiling = state.ceiling.max(ceiling.wanted(start, 0));
-    file.write(&state).map_err(not_written)?;
-    Ok((file, state, earlier, before))
+    let written = file.write(&state).and_then(|()| file.write_start(&state));
+    written.map_err(|error| file.unwritable(error))?;
+    Ok(Opened {
+        file,
+        state,
+        before,
+        earlier,
+        now,
+    })
 }
 
-/// The export of a clean stop in this boot of the machine.
+/// The export of a clean stop at this place, in this boot of the machine.
 fn exported(file: &StateFile, state: &State) -> Option<Export> {
     let clean = state.clean.as_ref()?;
     let boot = std::fs::read_to_string(BOOT).ok()?;
-    let locks = file
-        .read_locks(&clean.digest)
-        .filter(|_| boot.trim() == clean.boot)?;
-    serde_json::from_slice(&locks).ok()
+    if boot.trim() != clean.boot {
+        return None;
+    }
+    if clean.place != file.place() {
+        tracing::warn!(
+            written_at = %clean.place,
+            "the state file has been moved, or it is the file of another lock server: its locks \
+             are not read"
+        );
+        return None;
+    }
+    serde_json::from_slice(&file.read_locks(&clean.digest)?).ok()
 }
 
 impl ExportedLock {
@@ -429,7 +528,8 @@ impl ExportedLock {
             name: held.name.as_str().to_owned(),
             owner: *held.owner.as_uuid(),
             token: held.token,
-            expires_us: micros(held.expires.since_boot()),
+            // Rounded up: the lease that the holder counts is not cut.
+            expires_us: micros(held.expires.since_boot()) + 1,
             granted_us: held.granted_micros,
             holder: held.holder.as_str().to_owned(),
             meta: held.meta.as_ref().map(|it| it.as_str().to_owned()),
@@ -460,6 +560,12 @@ pub(super) fn recovering(left: Duration) -> Error {
          ended: try again in {seconds} s"
     );
     Error::new(ErrorKind::Unavailable, problem).retry_in(left)
+}
+
+fn older_copy() -> Error {
+    let problem = "the state file of the server is an older copy: a later start of the server has \
+                   granted leases that it does not know";
+    Error::new(ErrorKind::Corrupt, problem)
 }
 
 fn not_written(error: io::Error) -> Error {

@@ -6,9 +6,9 @@
 use std::{sync::Arc, time::Duration};
 
 use distlock_core::{
-    AcquireRequest, Attempt, Capabilities, Contender, DistLock, ExpiryClock, FencingToken, Forced,
-    Grant, HandOver, Health, Lease, LockInfo, LockName, LossReason, Reach, ReleaseOutcome, Renewal,
-    Renewed, Result, Verdict,
+    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Error, ErrorKind, ExpiryClock,
+    FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, LossReason, OwnerId,
+    Reach, ReleaseOutcome, Renewal, Renewed, Result, Verdict,
 };
 
 use super::host::{Host, recovering};
@@ -36,12 +36,22 @@ impl Recovering {
     }
 }
 
-/// Notes the token of a grant.
-fn noted(host: &Host, attempt: Attempt<Grant>) -> Attempt<Grant> {
-    if let Attempt::Acquired(grant) = &attempt {
-        host.note(grant.token);
+/// An attempt whose token is below the durable ceiling. A grant with another token is taken back
+/// before anybody learns of it.
+async fn settled(
+    host: &Arc<Host>,
+    locks: &dyn DistLock,
+    attempt: Attempt<Grant>,
+    (name, owner): (&LockName, OwnerId),
+) -> Result<Attempt<Grant>> {
+    if let Attempt::Acquired(grant) = &attempt
+        && let Err(error) = host.settle(grant.token).await
+    {
+        let lease = Lease::new(name.clone(), owner, Some(grant.token));
+        locks.release(&lease).await?;
+        return Err(error);
     }
-    attempt
+    Ok(attempt)
 }
 
 #[tonic::async_trait]
@@ -59,13 +69,19 @@ impl DistLock for Recovering {
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
         self.host.admit().await?;
         let attempt = self.inner.try_acquire(request).await?;
-        Ok(noted(&self.host, attempt))
+        let held = (&request.name, request.owner);
+        settled(&self.host, &*self.inner, attempt, held).await
     }
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
         let inner = self.inner.contend(request).await?;
-        let host = Arc::clone(&self.host);
-        Ok(Box::new(RecoveringContender { inner, host }))
+        Ok(Box::new(RecoveringContender {
+            inner,
+            locks: Arc::clone(&self.inner),
+            host: Arc::clone(&self.host),
+            name: request.name.clone(),
+            owner: request.owner,
+        }))
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
@@ -93,8 +109,15 @@ impl DistLock for Recovering {
     async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
         self.host.admit_token().await?;
         let outcome = self.inner.hand_over(lease, next).await?;
-        if let HandOver::Done(grant) = &outcome {
-            self.host.note(grant.token);
+        if let HandOver::Done(grant) = &outcome
+            && let Err(error) = self.host.settle(grant.token).await
+        {
+            // The former holder has the lock no more, and nobody learns of the token.
+            let lease = Lease::new(next.name.clone(), next.owner, Some(grant.token));
+            self.inner.release(&lease).await?;
+            return Err(
+                Error::new(ErrorKind::OutcomeUnknown, "the lock is free now").caused_by(error),
+            );
         }
         Ok(outcome)
     }
@@ -122,7 +145,12 @@ impl DistLock for Recovering {
 
     async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
         // Before the answer: after a crash the holder must not have the lock again by its proof.
-        self.host.note_forced(name, expected).await?;
+        // During the recovery the holder may not have shown it yet.
+        let held = self.inner.inspect(name).await?.held;
+        let is_held = held.is_some_and(|it| it.token == Some(expected));
+        if is_held || self.host.recovery_left().is_some() {
+            self.host.note_forced(name, expected).await?;
+        }
         self.inner.force_release(name, expected).await
     }
 
@@ -152,7 +180,10 @@ impl DistLock for Recovering {
 /// One waiter for a lock of the hosted table.
 struct RecoveringContender {
     inner: Box<dyn Contender>,
+    locks: Arc<dyn DistLock>,
     host: Arc<Host>,
+    name: LockName,
+    owner: OwnerId,
 }
 
 #[tonic::async_trait]
@@ -161,7 +192,7 @@ impl Contender for RecoveringContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         self.host.admit().await?;
         let attempt = self.inner.attempt().await?;
-        Ok(noted(&self.host, attempt))
+        settled(&self.host, &*self.locks, attempt, (&self.name, self.owner)).await
     }
 
     fn is_first(&self) -> bool {

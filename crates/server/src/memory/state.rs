@@ -40,8 +40,6 @@ pub(super) struct State {
 pub(super) struct ForcedLock {
     pub(super) name: String,
     pub(super) token: FencingToken,
-    /// When it was released, on the wall clock, in milliseconds since 1970.
-    pub(super) at_ms: u64,
 }
 
 /// The file of the exported locks.
@@ -50,6 +48,8 @@ pub(super) struct ForcedLock {
 pub(super) struct CleanStop {
     /// The boot of the machine, on whose clock the leases count.
     pub(super) boot: String,
+    /// The path of the state file. A copy at another path is not followed by the locks of there.
+    pub(super) place: String,
     /// The digest of the file.
     pub(super) digest: String,
 }
@@ -92,20 +92,6 @@ impl State {
 
     pub(super) fn set_longest_lease(&mut self, lease: Duration) {
         self.longest_lease_ms = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
-    }
-
-    /// Forgets the force-released locks whose leases have ended at this time of the wall clock.
-    pub(super) fn forget_forced(&mut self, now_ms: u64) {
-        // A clock that was set back keeps more of them.
-        let longest = self.longest_lease_ms;
-        self.forced
-            .retain(|it| now_ms.saturating_sub(it.at_ms) <= longest.saturating_mul(2));
-    }
-
-    pub(super) fn is_forced(&self, name: &str, token: FencingToken) -> bool {
-        self.forced
-            .iter()
-            .any(|it| it.token == token && it.name == name)
     }
 
     pub(super) fn to_text(&self) -> serde_json::Result<String> {
@@ -173,11 +159,7 @@ mod tests {
         state.ceiling = 1 << 52;
         let token = FencingToken::new(7).unwrap();
         let name = "a\nb".to_owned();
-        state.forced.push(ForcedLock {
-            name,
-            token,
-            at_ms: 5,
-        });
+        state.forced.push(ForcedLock { name, token });
         state
     }
 
@@ -200,16 +182,5 @@ mod tests {
         let newer = text.replacen(" 1 ", " 2 ", 1);
         assert_eq!(State::from_text(&newer), Err(Unreadable::OtherVersion));
         assert_eq!(State::from_text("[backend]\n"), Err(Unreadable::Foreign));
-    }
-
-    #[test]
-    fn forced_locks_are_remembered_while_their_leases_may_run() {
-        let mut state = state();
-        let token = FencingToken::new(7).unwrap();
-        state.forget_forced(60_000);
-        assert!(state.is_forced("a\nb", token));
-        assert!(!state.is_forced("a", token));
-        state.forget_forced(120_006);
-        assert!(!state.is_forced("a\nb", token));
     }
 }
