@@ -28,6 +28,7 @@ mod records;
 mod redis;
 mod run;
 mod scripts;
+mod serve;
 mod starving;
 mod support;
 mod tables;

@@ -44,6 +44,7 @@ mod saboteur;
 mod saves;
 mod scenarios;
 mod senders;
+mod serve;
 mod servers;
 mod sqlite;
 mod steps;

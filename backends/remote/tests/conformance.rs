@@ -1,6 +1,5 @@
 //! The conformance suite through real sockets: over a lock server with locks in its own memory, and
-//! over servers of a store in memory and of a SQLite file. Each worker is a process of this same
-//! binary.
+//! over an agent of a SQLite file. Each worker is a process of this same binary.
 
 use std::{env, path::PathBuf, process::ExitCode, sync::Arc};
 
@@ -25,17 +24,11 @@ fn main() -> ExitCode {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("locks.db");
     let sqlite = format!("sqlite:{}", file.display());
+    let state = folder.path().join("server.state");
     // The servers run on this runtime. Each case has a runtime of its own.
     let subjects = runtime.block_on(async {
-        let mut subjects = Vec::new();
-        for (name, behind) in [("memory", "memory:?private=true"), ("sqlite", &*sqlite)] {
-            let served = serve(name, behind).await;
-            subjects.push(served.unwrap_or_else(|error| panic!("{behind}: {error}")));
-        }
-        let state = folder.path().join("server.state");
-        let served = serve_own_memory(state, &sqlite).await;
-        subjects.push(served.unwrap_or_else(|error| panic!("own memory: {error}")));
-        subjects
+        let memory = serve_memory(state, &sqlite).await;
+        [memory, serve(&sqlite).await].map(|subject| subject.expect("a server"))
     });
     libtest_mimic::run(&arguments, trials(&subjects)).exit_code()
 }
@@ -44,7 +37,6 @@ fn main() -> ExitCode {
 async fn open(url: &str) -> Result<Store> {
     let drivers = Drivers::new()
         .with(Arc::new(RemoteDriver))
-        .with(Arc::new(distlock_memory::MemoryDriver))
         .with(Arc::new(distlock_sql::SqliteDriver));
     drivers.open(url).await
 }
@@ -55,18 +47,18 @@ fn config() -> ServerConfig {
     config
 }
 
-/// Serves the store behind a URL until this process ends.
-async fn serve(name: &str, behind: &str) -> Result<Subject> {
-    let server = LockServer::start(config(), open(behind).await?).await?;
-    subject(name, server).await
-}
-
 /// Serves locks in the memory of this process, and the records of another store.
-async fn serve_own_memory(path: PathBuf, records: &str) -> Result<Subject> {
+async fn serve_memory(path: PathBuf, records: &str) -> Result<Subject> {
     let state = StateOptions { path, is_new: true };
     let (records, clock) = (open(records).await?.records(), Arc::new(SystemClock));
     let server = LockServer::start_in_memory(config(), state, records, clock).await?;
-    subject("own_memory", server).await
+    subject("memory", server).await
+}
+
+/// Serves the store of a SQLite file.
+async fn serve(url: &str) -> Result<Subject> {
+    let server = LockServer::start(config(), open(url).await?).await?;
+    subject("sqlite", server).await
 }
 
 /// The clients of a server, which serves until this process ends.

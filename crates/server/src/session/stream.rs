@@ -24,7 +24,7 @@ use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use tokio::sync::mpsc::{self, Sender, UnboundedReceiver, UnboundedSender};
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tonic::{Status, Streaming};
+use tonic::{Code, Status, Streaming};
 use uuid::Uuid;
 
 use super::{
@@ -89,7 +89,7 @@ async fn serve(
     connection: Option<ConnectionHandle>,
     out: &ServerFrames,
 ) -> Result<(), Status> {
-    let first = frames.message().await?;
+    let first = frames.message().await.map_err(unreadable)?;
     let first = first.ok_or_else(|| Status::invalid_argument("the stream ended before Hello"))?;
     let hello = first.hello;
     let hello = hello.ok_or_else(|| Status::invalid_argument("the first frame is not Hello"))?;
@@ -127,6 +127,14 @@ async fn serve(
     session.finish(ended.is_ok()).await;
     drop(place);
     ended
+}
+
+/// The status of a frame that cannot be read. tonic calls it a bug of its own.
+fn unreadable(status: Status) -> Status {
+    if status.code() != Code::Internal {
+        return status;
+    }
+    Status::invalid_argument(format!("a frame cannot be read: {}", status.message()))
 }
 
 struct Session<'a> {
@@ -199,7 +207,7 @@ impl Session<'_> {
                     self.add(Outgoing::Answer(id, answer));
                 }
                 Some(outgoing) = self.outgoing.recv() => self.add(outgoing),
-                frame = frames.message(), if reads => match frame? {
+                frame = frames.message(), if reads => match frame.map_err(unreadable)? {
                     Some(frame) if frame.hello.is_some() => {
                         return Err(Status::invalid_argument("a second Hello"));
                     }

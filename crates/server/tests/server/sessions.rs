@@ -1,238 +1,28 @@
-//! The protocol on real sockets, by a client that sends what it likes.
+//! The protocol on real sockets: the frames of a session, its waiters, and the unary calls.
 
 use std::{sync::Arc, time::Duration};
 
+use distlock_conformance::LockLayer;
 use distlock_core::{
-    AcquireRequest, Attempt, Clock as _, DistLock, FencingToken, HolderLabel, Lease, LockInfo,
-    LockName, OwnerId, Store, SystemClock, Ttl, at_most,
+    AcquireRequest, Attempt, Clock as _, DistLock, FencingToken, Grant, LockInfo, LockName, Result,
+    Store, SystemClock, at_most,
 };
 use distlock_memory::Memory;
 use distlock_server::{LockServer, ServerConfig};
 use distlock_wire::{
-    FRAME_BYTES, VERSIONS,
+    FRAME_BYTES,
     v1::{
-        self, acquire_answer, answer, error::Kind, lock_service_client::LockServiceClient,
-        operation::Operation as Asked, push, waiter_step::Step,
+        self, acquire_answer, answer, error::Kind, operation::Operation as Asked, push,
+        waiter_step::Step,
     },
 };
-use tokio::sync::mpsc::{self, UnboundedSender};
-use tokio_stream::wrappers::UnboundedReceiverStream;
-use tonic::{
-    Code, Status, Streaming,
-    transport::{Channel, Endpoint},
-};
+use tokio::sync::{Notify, Semaphore, oneshot};
+use tonic::Code;
 use uuid::Uuid;
 
-const SOON: Duration = Duration::from_secs(10);
-const TTL: Duration = Duration::from_secs(10);
-
-/// A server over a store in memory, and the store itself.
-struct Served {
-    url: String,
-    lock: Arc<dyn DistLock>,
-}
-
-async fn serve(change: impl FnOnce(&mut ServerConfig)) -> Served {
-    let memory = Memory::default();
-    let store = Store::new(memory.lock(), memory.records());
-    let mut config = ServerConfig::default();
-    config.listen = "127.0.0.1:0".to_owned();
-    change(&mut config);
-    let server = LockServer::start(config, store).await.unwrap();
-    let url = format!("http://{}", server.address());
-    tokio::spawn(server.run(std::future::pending()));
-    Served {
-        url,
-        lock: memory.lock(),
-    }
-}
-
-impl Served {
-    async fn client(&self) -> LockServiceClient<Channel> {
-        let endpoint = Endpoint::from_shared(self.url.clone()).unwrap();
-        LockServiceClient::new(endpoint.connect().await.unwrap())
-    }
-
-    /// A stream with this first frame.
-    async fn stream(&self, first: v1::ClientFrame) -> Session {
-        let (frames, receiver) = mpsc::unbounded_channel();
-        frames.send(first).unwrap();
-        let receiver = UnboundedReceiverStream::new(receiver);
-        let opened = self.client().await.session(receiver).await;
-        Session {
-            frames,
-            from_server: opened.unwrap().into_inner(),
-            answers: Vec::new(),
-            pushes: Vec::new(),
-        }
-    }
-
-    /// A session of this client.
-    async fn session(&self, client: Uuid, connection: u64) -> Session {
-        let mut session = self.stream(hello(client, connection)).await;
-        let welcome = session.frame().await.unwrap().welcome.unwrap();
-        assert_eq!(welcome.version, VERSIONS[0]);
-        session
-    }
-
-    async fn any_session(&self) -> Session {
-        self.session(Uuid::new_v4(), 1).await
-    }
-
-    /// Takes a lock beside the server.
-    async fn hold(&self, name: &str) -> Lease {
-        let name = LockName::new(name).unwrap();
-        let holder = HolderLabel::new("holder").unwrap();
-        let request = AcquireRequest::new(name, OwnerId::new(), Ttl::new(TTL).unwrap(), holder);
-        let attempt = self.lock.try_acquire(&request).await.unwrap();
-        let Attempt::Acquired(grant) = attempt else {
-            panic!("{attempt:?}");
-        };
-        Lease::new(request.name, request.owner, Some(grant.token))
-    }
-
-    async fn inspect(&self, name: &str) -> LockInfo {
-        self.lock
-            .inspect(&LockName::new(name).unwrap())
-            .await
-            .unwrap()
-    }
-
-    async fn holder(&self, name: &str) -> Option<String> {
-        self.inspect(name).await.held.map(|it| it.holder)
-    }
-
-    /// Waits until the lock has this state.
-    async fn until(&self, name: &str, is_it: impl Fn(&LockInfo) -> bool) {
-        for _ in 0..500 {
-            if is_it(&self.inspect(name).await) {
-                return;
-            }
-            SystemClock.sleep(Duration::from_millis(20)).await;
-        }
-        panic!("{:?}", self.inspect(name).await);
-    }
-}
-
-fn hello(client: Uuid, connection: u64) -> v1::ClientFrame {
-    let hello = v1::Hello {
-        client: client.as_bytes().to_vec(),
-        connection,
-        versions: VERSIONS.to_vec(),
-        label: "test".to_owned(),
-    };
-    v1::ClientFrame {
-        hello: Some(hello),
-        operations: Vec::new(),
-    }
-}
-
-struct Session {
-    frames: UnboundedSender<v1::ClientFrame>,
-    from_server: Streaming<v1::ServerFrame>,
-    answers: Vec<v1::Answer>,
-    pushes: Vec<push::Push>,
-}
-
-impl Session {
-    fn send(&self, operations: impl IntoIterator<Item = (u64, Asked)>) {
-        let operations = operations.into_iter().map(|(id, operation)| v1::Operation {
-            id,
-            operation: Some(operation),
-        });
-        let frame = v1::ClientFrame {
-            hello: None,
-            operations: operations.collect(),
-        };
-        self.frames.send(frame).unwrap();
-    }
-
-    async fn frame(&mut self) -> Result<v1::ServerFrame, Status> {
-        let frame = at_most(&SystemClock, SOON, self.from_server.message()).await;
-        let frame = frame.expect("a frame within the time")?;
-        frame.ok_or_else(|| Status::cancelled("the stream ended"))
-    }
-
-    /// The status with which the server ends the stream.
-    async fn refusal(&mut self) -> Status {
-        loop {
-            if let Err(status) = self.frame().await {
-                return status;
-            }
-        }
-    }
-
-    async fn receive(&mut self) {
-        let frame = self.frame().await.unwrap();
-        self.answers.extend(frame.answers);
-        let pushes = frame.pushes.into_iter().filter_map(|it| it.push);
-        self.pushes.extend(pushes);
-    }
-
-    async fn answer(&mut self, id: u64) -> answer::Answer {
-        loop {
-            if let Some(at) = self.answers.iter().position(|it| it.id == id) {
-                return self.answers.swap_remove(at).answer.unwrap();
-            }
-            self.receive().await;
-        }
-    }
-
-    async fn push(&mut self) -> push::Push {
-        while self.pushes.is_empty() {
-            self.receive().await;
-        }
-        self.pushes.remove(0)
-    }
-}
-
-fn acquire(name: &str, owner: Uuid, ttl: Duration) -> v1::AcquireLock {
-    v1::AcquireLock {
-        name: name.to_owned(),
-        owner: owner.as_bytes().to_vec(),
-        ttl_us: u64::try_from(ttl.as_micros()).unwrap(),
-        holder: "client".to_owned(),
-        meta: None,
-    }
-}
-
-fn call(name: &str, wait: Duration) -> v1::AcquireCall {
-    v1::AcquireCall {
-        request: Some(acquire(name, Uuid::new_v4(), TTL)),
-        wait_us: u64::try_from(wait.as_micros()).unwrap(),
-    }
-}
-
-fn join(waiter: u64, name: &str) -> Asked {
-    Asked::Join(v1::JoinQueue {
-        waiter,
-        request: Some(acquire(name, Uuid::new_v4(), TTL)),
-    })
-}
-
-fn step(waiter: u64, step: Step) -> Asked {
-    Asked::Step(v1::WaiterStep {
-        waiter,
-        step: step.into(),
-    })
-}
-
-fn granted(answer: answer::Answer) -> Option<v1::Grant> {
-    let answer::Answer::Acquire(answer) = answer else {
-        panic!("{answer:?}");
-    };
-    match answer.answer.unwrap() {
-        acquire_answer::Answer::Granted(grant) => Some(grant),
-        acquire_answer::Answer::Busy(_) => None,
-    }
-}
-
-fn error_kind(answer: &answer::Answer) -> Kind {
-    match answer {
-        answer::Answer::Error(error) => error.kind(),
-        other => panic!("{other:?}"),
-    }
-}
+use crate::support::{
+    SOON, TTL, acquire, call, error_kind, granted, hello, join, serve, serve_store, step,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_without_a_good_hello_is_refused_by_name() {
@@ -523,4 +313,92 @@ async fn a_server_beyond_loopback_or_with_a_wrong_option_does_not_start() {
         let error = LockServer::start(config, store).await.unwrap_err();
         assert_eq!(error.setting(), Some(setting), "{error}");
     }
+}
+
+/// A lock whose attempts wait until they may go on.
+#[derive(Clone, Debug)]
+struct Gate {
+    below: Arc<dyn DistLock>,
+    reached: Arc<Notify>,
+    open: Arc<Semaphore>,
+}
+
+#[tonic::async_trait]
+impl LockLayer for Gate {
+    fn below(&self) -> Arc<dyn DistLock> {
+        Arc::clone(&self.below)
+    }
+
+    async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
+        self.reached.notify_one();
+        let _open = self.open.acquire().await;
+        self.below.try_acquire(request).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_undo_over_a_new_connection_comes_after_the_acquire_that_it_undoes() {
+    let memory = Memory::default();
+    let (reached, open) = (Arc::new(Notify::new()), Arc::new(Semaphore::new(0)));
+    let gate = Gate {
+        below: memory.lock(),
+        reached: Arc::clone(&reached),
+        open: Arc::clone(&open),
+    };
+    let store = Store::new(gate.into_lock(), memory.records());
+    let served = serve_store(store, memory.lock(), std::future::pending(), |_| {}).await;
+    let (client, owner) = (Uuid::new_v4(), Uuid::new_v4());
+    let first = served.session(client, 1).await;
+    first.send([(1, Asked::Acquire(acquire("a", owner, TTL)))]);
+    reached.notified().await;
+    // The attempt is at the store when the client gives its connection up.
+    drop(first);
+    let mut second = served.stream(hello(client, 2)).await;
+    let lease = v1::Lease {
+        name: "a".to_owned(),
+        owner: owner.as_bytes().to_vec(),
+        token: None,
+        nonce: None,
+    };
+    let undo = v1::ReleaseLease { lease: Some(lease) };
+    second.send([(1, Asked::Release(undo))]);
+    let early = at_most(&SystemClock, Duration::from_millis(300), second.frame()).await;
+    assert!(early.is_none(), "{early:?}");
+    open.add_permits(1);
+    let answer = second.answer(1).await;
+    let answer::Answer::Release(v1::ReleaseAnswer { released, .. }) = answer else {
+        panic!("{answer:?}");
+    };
+    assert!(released, "it was granted before");
+    assert_eq!(served.holder("a").await, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_ends_sessions_and_waiting_calls() {
+    let memory = Memory::default();
+    let store = Store::new(memory.lock(), memory.records());
+    let (stop, stopped) = oneshot::channel::<()>();
+    let shutdown = async move {
+        let _ = stopped.await;
+    };
+    let served = serve_store(store, memory.lock(), shutdown, |_| {}).await;
+    served.hold("a").await;
+    let mut session = served.any_session().await;
+    session.send([(1, join(1, "a")), (2, step(1, Step::Attempt))]);
+    assert!(granted(session.answer(2).await).is_none());
+    let mut client = served.client().await;
+    let hour = Duration::from_secs(3600);
+    let waiting = tokio::spawn(async move { client.acquire(call("a", hour)).await });
+    served.until("a", |info| info.waiters == Some(2)).await;
+    stop.send(()).unwrap();
+    assert_eq!(session.push().await, push::Push::Closing(true));
+    assert_eq!(session.refusal().await.code(), Code::Cancelled, "its end");
+    let refused = waiting.await.unwrap().unwrap_err();
+    assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    drop(session);
+    let ended = at_most(&SystemClock, SOON, served.served).await;
+    ended.expect("the server ends").unwrap().unwrap();
+    // The lock does not end with the server.
+    let name = LockName::new("a").unwrap();
+    assert!(memory.lock().inspect(&name).await.unwrap().held.is_some());
 }

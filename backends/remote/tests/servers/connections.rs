@@ -1,0 +1,139 @@
+//! Connections that break in the middle of a request, and servers that go away.
+
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use distlock_backend_kit::Drivers;
+use distlock_core::{
+    AcquireRequest, Attempt, Clock as _, DistLock, ErrorKind, HolderLabel, Lease, LockName,
+    OwnerId, ReleaseOutcome, Store, SystemClock, Ttl,
+};
+use distlock_harness::{Direction, FaultProxy};
+use distlock_memory::Memory;
+use distlock_remote::RemoteDriver;
+use distlock_server::{LockServer, ServerConfig};
+
+/// A server over a store in memory, and a handle on the store itself.
+async fn server(memory: &Memory) -> SocketAddr {
+    let mut config = ServerConfig::default();
+    config.listen = "127.0.0.1:0".to_owned();
+    let store = Store::new(memory.lock(), memory.records());
+    let server = LockServer::start(config, store).await.unwrap();
+    let address = server.address();
+    tokio::spawn(server.run(std::future::pending()));
+    address
+}
+
+async fn open(url: &str) -> Store {
+    let drivers = Drivers::new().with(Arc::new(RemoteDriver));
+    drivers.open(url).await.unwrap()
+}
+
+fn request(name: &str) -> AcquireRequest {
+    let name = LockName::new(name).unwrap();
+    let ttl = Ttl::new(Duration::from_secs(10)).unwrap();
+    AcquireRequest::new(name, OwnerId::new(), ttl, HolderLabel::new("h").unwrap())
+}
+
+fn lease(request: &AcquireRequest) -> Lease {
+    Lease::new(request.name.clone(), request.owner, None)
+}
+
+async fn is_held(lock: &dyn DistLock, name: &LockName) -> bool {
+    lock.inspect(name).await.unwrap().held.is_some()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_without_an_answer_is_undone_over_a_new_connection() {
+    let memory = Memory::default();
+    let proxy = FaultProxy::start(server(&memory).await).await.unwrap();
+    let url = format!("distlock://{}?request_timeout=500ms", proxy.address());
+    let (store, direct) = (open(&url).await, memory.lock());
+    let lock = store.backend();
+
+    // The connection ends before the answer.
+    let lost = request("lost");
+    proxy.swallow_one_reply();
+    let error = lock.try_acquire(&lost).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    let undone = lock.release(&lease(&lost)).await.unwrap();
+    assert!(
+        matches!(undone, ReleaseOutcome::Released { .. }),
+        "{undone:?}"
+    );
+    assert!(!is_held(&*direct, &lost.name).await);
+
+    // The answer does not come in time, and the connection seems to live.
+    let late = request("late");
+    proxy.stop(Direction::ToClient);
+    let error = lock.try_acquire(&late).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    assert!(error.to_string().contains("500ms"), "{error}");
+    proxy.pass();
+    lock.release(&lease(&late)).await.unwrap();
+    assert!(!is_held(&*direct, &late.name).await);
+
+    // The same owner asks again, and has the lock once.
+    let again = request("again");
+    proxy.swallow_one_reply();
+    assert!(lock.try_acquire(&again).await.is_err());
+    let attempt = lock.try_acquire(&again).await.unwrap();
+    assert!(matches!(attempt, Attempt::Acquired(_)), "{attempt:?}");
+    lock.release(&lease(&again)).await.unwrap();
+    assert!(!is_held(&*direct, &again.name).await);
+}
+
+/// The bytes of the request wait in the network, and reach the server after the undo.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_that_the_network_kept_comes_too_late_for_its_undo() {
+    let memory = Memory::default();
+    let address = server(&memory).await;
+    let (slow, quick) = (
+        FaultProxy::start(address).await.unwrap(),
+        FaultProxy::start(address).await.unwrap(),
+    );
+    let url = format!(
+        "distlock://{},{}?request_timeout=500ms",
+        slow.address(),
+        quick.address()
+    );
+    let (store, direct) = (open(&url).await, memory.lock());
+    let lock = store.backend();
+    let kept = request("kept");
+    slow.stop(Direction::ToServer);
+    let error = lock.try_acquire(&kept).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    // The next connection takes the other way.
+    let undone = lock.release(&lease(&kept)).await.unwrap();
+    assert!(matches!(undone, ReleaseOutcome::NotHeld), "{undone:?}");
+    assert_eq!(quick.accepted(), 1);
+    slow.pass();
+    SystemClock.sleep(Duration::from_millis(200)).await;
+    let other = request("kept");
+    let attempt = lock.try_acquire(&other).await.unwrap();
+    assert!(matches!(attempt, Attempt::Acquired(_)), "{attempt:?}");
+    assert!(is_held(&*direct, &kept.name).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_server_is_asked_when_one_is_gone() {
+    let memory = Memory::default();
+    let first = FaultProxy::start(server(&memory).await).await.unwrap();
+    let second = server(&memory).await;
+    let store = open(&format!("distlock://{},{second}", first.address())).await;
+    let lock = store.backend();
+    let held = request("a");
+    assert!(matches!(
+        lock.try_acquire(&held).await.unwrap(),
+        Attempt::Acquired(_)
+    ));
+    first.refuse();
+    // The connection breaks between two requests, so the outcome of the next one may be unknown.
+    let released = match lock.release(&lease(&held)).await {
+        Err(error) if error.kind() == ErrorKind::OutcomeUnknown => {
+            lock.release(&lease(&held)).await
+        }
+        answer => answer,
+    };
+    released.unwrap();
+    assert!(!is_held(&*memory.lock(), &held.name).await);
+}
