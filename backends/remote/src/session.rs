@@ -163,6 +163,7 @@ impl Session {
         let step = v1::WaiterStep {
             waiter,
             step: step.into(),
+            owner: None,
         };
         let operation = v1::Operation {
             id: state.last_id,

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock_backend_kit::OpenFlag;
-use distlock_core::{AcquireRequest, Attempt, Contender, Grant, Result, at_most};
+use distlock_core::{AcquireRequest, Attempt, Contender, Grant, OwnerId, Result, at_most};
 use distlock_wire::v1::{self, answer, operation::Operation as Asked, waiter_step::Step};
 
 use crate::{
@@ -89,7 +89,8 @@ impl RemoteContender {
         Ok(())
     }
 
-    async fn try_once(&mut self) -> Result<Attempt<Grant>> {
+    /// Makes an attempt, for another owner than that of the request, if one is given.
+    async fn try_once(&mut self, owner: Option<OwnerId>) -> Result<Attempt<Grant>> {
         if !self.joined.as_ref().is_some_and(Joined::is_live) {
             self.joined = None;
             self.enter().await?;
@@ -100,15 +101,16 @@ impl RemoteContender {
         // A wake-up that came before this attempt has had its effect.
         joined.signal.clear();
         joined.armed = false;
-        let answer = joined.ask(&self.handle, joined.step(Step::Attempt)).await?;
+        let step = Asked::Step(v1::WaiterStep::attempt(joined.waiter, owner));
+        let answer = joined.ask(&self.handle, step).await?;
         let answer = match answer {
             answer::Answer::Acquire(answer) => answer,
             answer::Answer::Error(error) => return Err(error.into()),
             _ => return Err(wrong_kind()),
         };
         let link = &self.handle.link;
-        let AcquireRequest { name, owner, .. } = &self.request;
-        let (attempt, first) = read_attempt(answer, name, *owner, &joined.session, link)?;
+        let (name, owner) = (&self.request.name, owner.unwrap_or(self.request.owner));
+        let (attempt, first) = read_attempt(answer, name, owner, &joined.session, link)?;
         // After the answer "busy" the server waits for this waiter without being asked.
         joined.armed = matches!(attempt, Attempt::Busy(_));
         self.first = first;
@@ -119,13 +121,6 @@ impl RemoteContender {
 impl Joined {
     fn is_live(&self) -> bool {
         self.session.is_live()
-    }
-
-    fn step(&self, step: Step) -> Asked {
-        Asked::Step(v1::WaiterStep {
-            waiter: self.waiter,
-            step: step.into(),
-        })
     }
 
     async fn ask(&self, handle: &RemoteHandle, asked: Asked) -> Result<answer::Answer> {
@@ -148,7 +143,13 @@ impl Drop for Joined {
 impl Contender for RemoteContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
         self.open.check(BACKEND)?;
-        let attempt = self.try_once().await;
+        let attempt = self.try_once(None).await;
+        attempt.map_err(|error| located(error, "acquire", Some(&self.request.name)))
+    }
+
+    async fn attempt_as(&mut self, owner: OwnerId) -> Result<Attempt<Grant>> {
+        self.open.check(BACKEND)?;
+        let attempt = self.try_once(Some(owner)).await;
         attempt.map_err(|error| located(error, "acquire", Some(&self.request.name)))
     }
 
@@ -192,7 +193,12 @@ impl Contender for RemoteContender {
         }
         let name = &self.request.name;
         joined.left = true;
-        let answer = joined.ask(&self.handle, joined.step(Step::Leave)).await;
+        let leave = Asked::Step(v1::WaiterStep {
+            waiter: joined.waiter,
+            step: Step::Leave.into(),
+            owner: None,
+        });
+        let answer = joined.ask(&self.handle, leave).await;
         let answer = answer.map_err(|error| located(error, "leave", Some(name)))?;
         match answer {
             answer::Answer::Error(error) => Err(located(error.into(), "leave", Some(name))),

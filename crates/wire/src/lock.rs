@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use distlock_core::{
     AcquireRequest, Attempt, Epoch, Error, FencingToken, Forced, Grant, HandOver, HolderLabel,
-    Lease, LockName, LossFeed, LossReason, Meta, ReleaseOutcome, Renewal, Renewed, Result,
+    Lease, LockName, LossFeed, LossReason, Meta, OwnerId, ReleaseOutcome, Renewal, Renewed, Result,
     TicketStep, micros,
 };
 
@@ -99,6 +99,27 @@ impl v1::RenewLease {
             Some(renew_lease::Ticket::Redeem(true)) => TicketStep::Redeem,
         };
         Ok((lease, renewal))
+    }
+}
+
+impl v1::WaiterStep {
+    /// The message of an attempt of this waiter; with another owner than that of its request, or
+    /// without.
+    #[must_use]
+    pub fn attempt(waiter: u64, owner: Option<OwnerId>) -> Self {
+        Self {
+            waiter,
+            step: v1::waiter_step::Step::Attempt.into(),
+            owner: owner.map(owner_bytes),
+        }
+    }
+
+    /// The owner of this attempt, if it is not that of the request.
+    ///
+    /// # Errors
+    /// [`InvalidArgument`](distlock_core::ErrorKind::InvalidArgument).
+    pub fn read_owner(&self) -> Result<Option<OwnerId>> {
+        self.owner.as_deref().map(owner).transpose()
     }
 }
 

@@ -195,6 +195,12 @@ impl Contender for RecoveringContender {
         settled(&self.host, &*self.locks, attempt, (&self.name, self.owner)).await
     }
 
+    async fn attempt_as(&mut self, owner: OwnerId) -> Result<Attempt<Grant>> {
+        self.host.admit().await?;
+        let attempt = self.inner.attempt_as(owner).await?;
+        settled(&self.host, &*self.locks, attempt, (&self.name, owner)).await
+    }
+
     fn is_first(&self) -> bool {
         self.inner.is_first()
     }

@@ -60,7 +60,7 @@ pub(crate) struct SessionContext {
     pub(crate) tasks: TaskTracker,
 }
 
-type ServerFrames = mpsc::Sender<Result<v1::ServerFrame, Status>>;
+type ServerFrames = Sender<Result<v1::ServerFrame, Status>>;
 type Running = Pin<Box<dyn Future<Output = (u64, answer::Answer)> + Send>>;
 
 /// Serves these frames of a client, and returns the frames of the server.
@@ -374,7 +374,13 @@ impl Session<'_> {
 
     fn step(&mut self, id: u64, wire: &v1::WaiterStep, received: Moment) -> Result<(), Status> {
         let step = match wire.step() {
-            waiter_step::Step::Attempt => Step::Attempt(id, received),
+            waiter_step::Step::Attempt => match wire.read_owner() {
+                Ok(owner) => Step::Attempt(id, received, owner),
+                Err(error) => {
+                    self.refuse(id, &error);
+                    return Ok(());
+                }
+            },
             waiter_step::Step::Wait => Step::Wait,
             waiter_step::Step::Pause => Step::Pause,
             waiter_step::Step::Leave => Step::Leave(id),

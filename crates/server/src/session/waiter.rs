@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use distlock_core::{AcquireRequest, Attempt, Contender, Error, ErrorKind, Moment};
+use distlock_core::{AcquireRequest, Attempt, Contender, Error, ErrorKind, Moment, OwnerId};
 use distlock_wire::v1::{self, answer, push};
 use tokio::sync::mpsc::{Receiver, UnboundedSender};
 
@@ -18,8 +18,9 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// A step of the client.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Step {
-    /// The operation's id, and the moment at which it was received.
-    Attempt(u64, Moment),
+    /// The operation's id, the moment at which it was received, and the owner, if it is not that of
+    /// the request.
+    Attempt(u64, Moment, Option<OwnerId>),
     Wait,
     Pause,
     Leave(u64),
@@ -71,16 +72,23 @@ impl Waiter {
                 self.steps.recv().await
             };
             match step {
-                Some(Step::Attempt(id, received)) => {
-                    let attempt = contender.attempt().await;
+                Some(Step::Attempt(id, received, owner)) => {
+                    let mut request = request.clone();
+                    let attempt = match owner {
+                        None => contender.attempt().await,
+                        Some(owner) => {
+                            request.owner = owner;
+                            contender.attempt_as(owner).await
+                        }
+                    };
                     let attempt =
-                        attempt.map(|it| announce(it, request, received, Some(&self.out)));
+                        attempt.map(|it| announce(it, &request, received, Some(&self.out)));
                     waiting = matches!(attempt, Ok(Attempt::Busy(_)));
                     let answer = match attempt {
                         Ok(attempt) => {
                             let first = contender.is_first();
                             let operations = &self.operations;
-                            let answer = operations.acquire_answer(&attempt, request, first);
+                            let answer = operations.acquire_answer(&attempt, &request, first);
                             answer::Answer::Acquire(answer)
                         }
                         Err(error) => answer::Answer::Error((&error).into()),
@@ -110,7 +118,7 @@ impl Waiter {
     async fn refuse_steps(&mut self, error: &Error) {
         while let Some(step) = self.steps.recv().await {
             match step {
-                Step::Attempt(id, _) => self.answer(id, answer::Answer::Error(error.into())),
+                Step::Attempt(id, ..) => self.answer(id, answer::Answer::Error(error.into())),
                 Step::Leave(id) => return self.answer_place(id, false),
                 Step::Wait | Step::Pause => {}
             }

@@ -232,6 +232,7 @@ pub(crate) fn step(waiter: u64, step: Step) -> Asked {
     Asked::Step(v1::WaiterStep {
         waiter,
         step: step.into(),
+        owner: None,
     })
 }
 

@@ -173,12 +173,15 @@ pub struct JoinQueue {
     #[prost(message, optional, tag = "2")]
     pub request: ::core::option::Option<AcquireLock>,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WaiterStep {
     #[prost(uint64, tag = "1")]
     pub waiter: u64,
     #[prost(enumeration = "waiter_step::Step", tag = "2")]
     pub step: i32,
+    /// Of an attempt: who takes the lock, if it is not the owner of the request.
+    #[prost(bytes = "vec", optional, tag = "3")]
+    pub owner: ::core::option::Option<::prost::alloc::vec::Vec<u8>>,
 }
 /// Nested message and enum types in `WaiterStep`.
 pub mod waiter_step {
