@@ -51,6 +51,8 @@ pub(crate) struct ConnectionState {
     pub(crate) abort: AtomicBool,
     /// Whether a newer connection took the place of this one.
     evicted: AtomicBool,
+    /// Whether the connection ends the next time that its task runs.
+    cut_off: AtomicBool,
     /// The task of the connection, which an eviction wakes.
     task: AtomicWaker,
 }
@@ -88,6 +90,7 @@ impl ConnectionState {
             }),
             abort: AtomicBool::default(),
             evicted: AtomicBool::default(),
+            cut_off: AtomicBool::default(),
             task: AtomicWaker::new(),
         }
     }
@@ -171,6 +174,13 @@ impl ConnectionHandle {
     pub fn abort_on_drop(&self) {
         self.state.abort.store(true, Ordering::Release);
     }
+
+    /// Ends a connection whose client does not read. It ends with a reset, the next time that its
+    /// task runs: nothing wakes the task, so its protocol must look at its client now and then.
+    pub fn cut_off(&self) {
+        self.abort_on_drop();
+        self.state.cut_off.store(true, Ordering::Release);
+    }
 }
 
 /// A connection. Before the login, a read that waits for bytes and a write that waits for room both
@@ -228,6 +238,9 @@ impl Connection {
         if !matches!(self.deadline, LoginDeadline::LoggedIn)
             && self.state.is_evicted(context.waker())
         {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
+        if self.state.cut_off.load(Ordering::Acquire) {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         if let Transport::Opening(opening) = &mut self.transport

@@ -74,10 +74,16 @@ pub(crate) fn start(
     // A task of its own: the operations must end also if the connection breaks, because a dropped
     // operation may still reach the store, after one of the client's next connection.
     tasks.spawn(async move {
-        if let Err(status) = serve(&context, frames, connection, &out).await {
+        if let Err(status) = serve(&context, frames, connection.as_ref(), &out).await {
             tracing::debug!(%status, "a session ended");
             let clock = context.operations.clock();
-            let _ = at_most(&**clock, SLOW_READER, out.send(Err(status))).await;
+            let told = at_most(&**clock, SLOW_READER, out.send(Err(status))).await;
+            // What waits for this client would stay in memory as long as the client does.
+            if told.is_none()
+                && let Some(connection) = connection
+            {
+                connection.cut_off();
+            }
         }
     });
     ReceiverStream::new(receiver)
@@ -86,7 +92,7 @@ pub(crate) fn start(
 async fn serve(
     context: &Arc<SessionContext>,
     mut frames: Streaming<v1::ClientFrame>,
-    connection: Option<ConnectionHandle>,
+    connection: Option<&ConnectionHandle>,
     out: &ServerFrames,
 ) -> Result<(), Status> {
     let first = frames.message().await.map_err(unreadable)?;
