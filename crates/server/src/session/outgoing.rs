@@ -45,11 +45,10 @@ impl NextFrame {
 
     /// The frame, if there is anything in it.
     pub(super) fn take(&mut self) -> Option<v1::ServerFrame> {
-        if self.bytes == 0 {
-            return None;
-        }
         self.bytes = 0;
-        Some(std::mem::take(&mut self.frame))
+        let frame = std::mem::take(&mut self.frame);
+        let is_empty = frame.answers.is_empty() && frame.pushes.is_empty();
+        (!is_empty).then_some(frame)
     }
 }
 
