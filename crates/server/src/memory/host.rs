@@ -235,7 +235,9 @@ impl Host {
         let now = self.clock.now();
         let ends = now + proven.ttl.min(self.max_lease).duration();
         let (name, owner) = (lease.name.clone(), lease.owner);
-        let held = HeldLock::new(name, owner, proven.token, ends, holder.clone());
+        let mut held = HeldLock::new(name, owner, proven.token, ends, holder.clone());
+        // The token is the time of the grant, unless it was raised.
+        held.granted_micros = proven.token.get().min(self.token_wall());
         // Until the lock is restored, it cannot be force-released: a release between the two steps
         // would free nothing, and the lock would be held afterwards.
         let forced = self.forced.lock();
