@@ -303,8 +303,8 @@ impl Host {
     /// Whether a renewal may raise its token to this floor.
     ///
     /// # Errors
-    /// As [`admit_token`](Self::admit_token), and [`ErrorKind::InvalidArgument`] for a floor that is
-    /// too high.
+    /// As [`admit_token`](Self::admit_token), and [`ErrorKind::InvalidArgument`] for a floor that
+    /// is too high.
     pub(super) async fn admit_floor(self: &Arc<Self>, floor: FencingToken) -> Result<()> {
         let highest = self.token_wall().saturating_add(micros(HIGHEST_FLOOR));
         if floor.get() > highest {
