@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use distlock_core::{Error, ErrorKind, micros};
+use prost::Message as _;
 use tonic::{Code, Status};
 
 use crate::v1::{self, error::Kind};
@@ -71,6 +72,29 @@ impl From<ErrorKind> for Kind {
     }
 }
 
+/// What the libraries of gRPC read from the details of a status: `google.rpc.Status`.
+#[derive(Clone, PartialEq, prost::Message)]
+struct StatusDetails {
+    #[prost(int32, tag = "1")]
+    code: i32,
+    #[prost(string, tag = "2")]
+    message: String,
+    #[prost(message, repeated, tag = "3")]
+    details: Vec<Detail>,
+}
+
+/// A message with its type: `google.protobuf.Any`.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Detail {
+    #[prost(string, tag = "1")]
+    type_url: String,
+    #[prost(bytes = "vec", tag = "2")]
+    value: Vec<u8>,
+}
+
+/// The type of the error in the details.
+const ERROR_TYPE: &str = "type.googleapis.com/distlock.lock.v1.Error";
+
 impl v1::Error {
     /// The status of a refused call, with this error in its details.
     #[must_use]
@@ -89,7 +113,22 @@ impl v1::Error {
             Kind::Timeout => Code::DeadlineExceeded,
             Kind::Unsupported => Code::Unimplemented,
         };
-        let details = prost::Message::encode_to_vec(&self);
-        Status::with_details(code, self.message, details.into())
+        let details = StatusDetails {
+            code: code.into(),
+            message: self.message.clone(),
+            details: vec![Detail {
+                type_url: ERROR_TYPE.to_owned(),
+                value: self.encode_to_vec(),
+            }],
+        };
+        Status::with_details(code, self.message, details.encode_to_vec().into())
+    }
+
+    /// The error in the details of a refused call; `None` if the server did not put it there.
+    #[must_use]
+    pub fn of_status(status: &Status) -> Option<Self> {
+        let details = StatusDetails::decode(status.details()).ok()?;
+        let ours = details.details.iter().find(|it| it.type_url == ERROR_TYPE);
+        Self::decode(&*ours?.value).ok()
     }
 }

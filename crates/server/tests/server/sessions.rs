@@ -288,7 +288,7 @@ async fn a_refused_call_has_a_status_by_the_book_and_our_error_in_its_details() 
     let mut client = served.client().await;
     let status = client.acquire(call("", Duration::ZERO)).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
-    let error: v1::Error = prost::Message::decode(status.details()).unwrap();
+    let error = v1::Error::of_status(&status).unwrap();
     assert_eq!(error.kind(), Kind::InvalidName);
     let status = client
         .release(v1::ReleaseLease::default())
