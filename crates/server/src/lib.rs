@@ -30,7 +30,7 @@
 //! | starts and ends the server | `server` |
 //! | one operation at the store, and its answer | `operations` |
 //! | the lock table in the memory of the server, and its state file | `memory` |
-//! | the unary calls | `service`, `unary` |
+//! | the unary calls | `service`, `unary`, `calls` |
 //! | a stream of operations: its frames, its waiters, its place among the client's connections | `session` |
 //!
 //! # Promises
@@ -47,6 +47,7 @@
 //! - After a crash nobody new is granted a lock while a lease may still run, and tokens rise.
 //!   Holders that renew have their locks again, by the proof that came with the grant.
 
+mod calls;
 mod config;
 mod memory;
 mod operations;

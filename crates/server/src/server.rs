@@ -76,6 +76,7 @@ impl LockServer {
         let context = Arc::new(SessionContext {
             clients: Arc::new(Clients::new(store.clock())),
             operations,
+            calls: Arc::default(),
             most_operations: limits.operations,
             waiters: Arc::new(waiters),
             unnamed: HolderLabel::new("a client without a name")?,

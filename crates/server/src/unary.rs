@@ -1,7 +1,8 @@
 //! The unary acquire, which waits at the server.
 //!
 //! Invariant: a lock that was granted to a call that has ended is released. The caller of such a
-//! call does not know of the grant, so nobody else would release it.
+//! call does not know of the grant, so nobody else would release it. A newer call of the same owner
+//! waits for that.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,9 +11,9 @@ use distlock_core::{
     at_most,
 };
 use distlock_wire::v1;
-use tokio::sync::oneshot;
+use tokio::{runtime::Handle, sync::oneshot};
 
-use crate::{operations::missing, session::SessionContext};
+use crate::{calls::CallTurn, operations::missing, session::SessionContext};
 
 /// Waits for the lock of this call, which was received at this moment.
 pub(crate) async fn acquire(
@@ -25,6 +26,7 @@ pub(crate) async fn acquire(
     let request = operations.request(request)?;
     let wait = Duration::from_micros(call.wait_us);
     let (answer, answered) = oneshot::channel();
+    let turn = context.calls.enter(&request.name, request.owner);
     // A task of its own: the future of the call is dropped when the caller goes away, and an
     // operation in flight must not be dropped.
     let task = Wait {
@@ -33,12 +35,59 @@ pub(crate) async fn acquire(
         until: received + wait,
         received,
     };
-    context.tasks.spawn(task.run(answer));
-    let attempt = answered.await.unwrap_or_else(|_| {
+    context.tasks.spawn(task.run(turn, answer));
+    let answer = answered.await.map_err(|_| {
         let why = "the server stopped during the call";
-        Err(Error::new(ErrorKind::OutcomeUnknown, why))
+        Error::new(ErrorKind::OutcomeUnknown, why)
     })?;
+    let attempt = answer.claim()?;
     Ok(operations.acquire_answer(&attempt, &request, true))
+}
+
+/// What a call led to. Unless the caller claims it, a granted lock is released: nobody else knows
+/// of it.
+struct Answer {
+    outcome: Result<Attempt<Grant>>,
+    undo: Undo,
+}
+
+impl Answer {
+    fn claim(mut self) -> Result<Attempt<Grant>> {
+        self.undo.lease = None;
+        self.outcome
+    }
+}
+
+struct Undo {
+    context: Arc<SessionContext>,
+    /// What may have been granted.
+    lease: Option<Lease>,
+    /// A newer call of the owner waits for the end of the release.
+    turn: Option<CallTurn>,
+}
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        let Some(lease) = self.lease.take() else {
+            return;
+        };
+        let (context, turn) = (Arc::clone(&self.context), self.turn.take());
+        // Without a runtime the server is gone, and the lease ends by itself.
+        if let Ok(runtime) = Handle::try_current() {
+            let tasks = context.tasks.clone();
+            tasks.spawn_on(give_back(context, lease, turn), &runtime);
+        }
+    }
+}
+
+async fn give_back(context: Arc<SessionContext>, lease: Lease, turn: Option<CallTurn>) {
+    if let Err(error) = context.operations.give_back(&lease).await {
+        tracing::warn!(
+            %error, lock = ?lease.name,
+            "the lock of a call that has ended was not released: it is free when its lease ends"
+        );
+    }
+    drop(turn);
 }
 
 struct Wait {
@@ -49,32 +98,32 @@ struct Wait {
 }
 
 impl Wait {
-    async fn run(self, mut answer: oneshot::Sender<Result<Attempt<Grant>>>) {
-        let outcome = self.attempts(&mut answer).await;
+    async fn run(self, mut turn: CallTurn, mut answer: oneshot::Sender<Answer>) {
+        turn.wait().await;
+        let outcome = self.attempts(&turn, &mut answer).await;
         let owner = match &outcome {
             Ok(Attempt::Acquired(grant)) => Some(grant.owner_after(&self.request)),
             // The caller may ask again with the same owner. If it has gone, nobody does.
             Err(error) if !error.did_not_happen() => Some(self.request.owner),
             _ => None,
         };
-        if answer.send(outcome).is_err()
-            && let Some(owner) = owner
-        {
-            let lease = Lease::new(self.request.name.clone(), owner, None);
-            if let Err(error) = self.context.operations.give_back(&lease).await {
-                tracing::warn!(
-                    %error, lock = ?self.request.name,
-                    "the lock of a call that has ended was not released: it is free when its \
-                     lease ends"
-                );
-            }
-        }
+        let undo = Undo {
+            context: self.context,
+            lease: owner.map(|owner| Lease::new(self.request.name, owner, None)),
+            turn: Some(turn),
+        };
+        // A caller that has gone drops the answer, here or unread.
+        let _ = answer.send(Answer { outcome, undo });
     }
 
     async fn attempts(
         &self,
-        answer: &mut oneshot::Sender<Result<Attempt<Grant>>>,
+        turn: &CallTurn,
+        answer: &mut oneshot::Sender<Answer>,
     ) -> Result<Attempt<Grant>> {
+        if turn.superseded().is_cancelled() {
+            return Err(superseded());
+        }
         let operations = &self.context.operations;
         let clock = Arc::clone(operations.clock());
         let sent = clock.now();
@@ -88,7 +137,7 @@ impl Wait {
         }
         let _place = self.context.waiters.take(&self.request.name)?;
         let mut contender = operations.contend(&self.request).await?;
-        let outcome = self.contend(&mut *contender, busy, answer).await;
+        let outcome = self.contend(&mut *contender, busy, turn, answer).await;
         if let Err(error) = contender.leave().await {
             tracing::debug!(%error, lock = ?self.request.name, "a waiter did not leave");
         }
@@ -99,7 +148,8 @@ impl Wait {
         &self,
         contender: &mut dyn Contender,
         mut busy: Option<HolderInfo>,
-        answer: &mut oneshot::Sender<Result<Attempt<Grant>>>,
+        turn: &CallTurn,
+        answer: &mut oneshot::Sender<Answer>,
     ) -> Result<Attempt<Grant>> {
         let clock = Arc::clone(self.context.operations.clock());
         loop {
@@ -114,6 +164,9 @@ impl Wait {
             if left.is_zero() || answer.is_closed() {
                 return Ok(Attempt::Busy(busy));
             }
+            if turn.superseded().is_cancelled() {
+                return Err(superseded());
+            }
             if self.context.stop.is_cancelled() {
                 let why = "the server stops: ask again, another server or later";
                 return Err(Error::new(ErrorKind::Unavailable, why));
@@ -125,6 +178,7 @@ impl Wait {
             tokio::select! {
                 _ = at_most(&*clock, pause, contender.wait(pause)) => {}
                 () = answer.closed() => {}
+                () = turn.superseded().cancelled() => {}
                 () = self.context.stop.cancelled() => {}
             }
         }
@@ -138,4 +192,10 @@ impl Wait {
         grant.valid_for = end.since(self.received);
         Attempt::Acquired(grant)
     }
+}
+
+/// The error of a call whose client has asked again. Nothing was granted.
+fn superseded() -> Error {
+    let why = "a newer call of the same owner has come";
+    Error::new(ErrorKind::Unavailable, why)
 }

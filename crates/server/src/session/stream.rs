@@ -33,7 +33,10 @@ use super::{
     outgoing::NextFrame,
     waiter::{Step, Waiter, no_waiter},
 };
-use crate::operations::{Caller, Operations, missing};
+use crate::{
+    calls::Calls,
+    operations::{Caller, Operations, missing},
+};
 
 /// Frames that wait until the connection takes them.
 const FRAMES_AHEAD: usize = 2;
@@ -50,6 +53,7 @@ const SLOW_READER: Duration = Duration::from_secs(10);
 pub(crate) struct SessionContext {
     pub(crate) operations: Arc<Operations>,
     pub(crate) clients: Arc<Clients>,
+    pub(crate) calls: Arc<Calls>,
     /// The most operations of one session without an answer.
     pub(crate) most_operations: usize,
     pub(crate) waiters: Arc<WaiterPlaces>,

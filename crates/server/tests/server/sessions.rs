@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use distlock_conformance::LockLayer;
 use distlock_core::{
-    AcquireRequest, Attempt, Clock as _, DistLock, FencingToken, Grant, LockInfo, LockName, Result,
-    Store, SystemClock, at_most,
+    AcquireRequest, Attempt, Clock as _, DistLock, FencingToken, Grant, LockName, Result, Store,
+    SystemClock, at_most,
 };
 use distlock_memory::Memory;
 use distlock_server::{LockServer, ServerConfig};
@@ -276,10 +276,46 @@ async fn the_lock_of_a_call_that_has_ended_is_free() {
     served.until("a", |info| info.waiters == Some(1)).await;
     waiting.abort();
     let _ = waiting.await;
+    // Otherwise the grant may be on its way when the server learns of the end of the call.
+    served.until("a", |info| info.waiters == Some(0)).await;
     served.lock.release(&lease).await.unwrap();
-    // The server learns of the end of the call before or after the grant.
-    let is_free = |info: &LockInfo| info.held.is_none() && info.waiters == Some(0);
-    served.until("a", is_free).await;
+    let info = served.inspect("a").await;
+    assert!(info.held.is_none(), "{info:?}");
+    // No answer to an earlier call is on its way.
+    SystemClock.sleep(Duration::from_millis(200)).await;
+    let info = served.inspect("a").await;
+    assert!(info.held.is_none(), "{info:?}");
+}
+
+/// The older call would release the grant of the newer one, if it ended later.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_that_is_repeated_ends_before_the_newer_one_is_served() {
+    let served = serve(|_| {}).await;
+    let lease = served.hold("a").await;
+    let asked = call("a", SOON);
+    let (mut older, mut newer) = (served.client().await, served.client().await);
+    let (first, again) = (asked.clone(), asked.clone());
+    let first = tokio::spawn(async move { older.acquire(first).await });
+    served.until("a", |info| info.waiters == Some(1)).await;
+    let again = tokio::spawn(async move { newer.acquire(again).await });
+    // Its client is still there, and learns that nothing was granted.
+    let status = first.await.unwrap().unwrap_err();
+    assert_eq!(status.code(), Code::Unavailable);
+    served.until("a", |info| info.waiters == Some(1)).await;
+    served.lock.release(&lease).await.unwrap();
+    let answer = again.await.unwrap().unwrap().into_inner();
+    let Some(acquire_answer::Answer::Granted(grant)) = answer.answer else {
+        panic!("{answer:?}");
+    };
+    let held = served.inspect("a").await.held.unwrap();
+    assert_eq!(held.token.map(FencingToken::get), Some(grant.token));
+
+    // The repetition of a call that has its answer is answered with the same grant.
+    let answer = served.client().await.acquire(asked).await.unwrap();
+    let Some(acquire_answer::Answer::Granted(same)) = answer.into_inner().answer else {
+        panic!("the lock is held by this owner");
+    };
+    assert_eq!(same.token, grant.token);
 }
 
 #[tokio::test(flavor = "multi_thread")]
