@@ -21,7 +21,7 @@ use uuid::Uuid;
 
 use crate::{
     config::{Host, RemoteConfig},
-    error::{BACKEND, no_answer, refused, unavailable},
+    error::{BACKEND, invalid, no_answer, refused, unavailable},
     proofs::Proofs,
     session::{self, Reply, Session},
 };
@@ -206,6 +206,13 @@ impl Link {
         let first = first.map_err(|status| refused(&name, &status))?;
         let welcome = first.and_then(|first| first.welcome);
         let welcome = welcome.ok_or_else(|| unavailable(format!("{name} sent no Welcome")))?;
+        // Two of them have two tables of locks, and each would grant what the other one has granted.
+        if welcome.start > 0 && self.shared.config.hosts.len() > 1 {
+            return Err(invalid(format!(
+                "{name} keeps its locks in its own memory, so no other server has them: name it \
+                 alone"
+            )));
+        }
         let session = Arc::new(Session::new(name, &welcome, frames));
         let reading = tokio::spawn(session::read(Arc::clone(&session), from_server));
         session.set_reader(reading.abort_handle());

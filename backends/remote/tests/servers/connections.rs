@@ -10,7 +10,7 @@ use distlock_core::{
 use distlock_harness::{Direction, FaultProxy};
 use distlock_memory::Memory;
 use distlock_remote::RemoteDriver;
-use distlock_server::{LockServer, ServerConfig};
+use distlock_server::{LockServer, ServerConfig, StateOptions};
 
 /// A server over a store in memory, and a handle on the store itself.
 async fn server(memory: &Memory) -> SocketAddr {
@@ -112,6 +112,34 @@ async fn an_acquire_that_the_network_kept_comes_too_late_for_its_undo() {
     let attempt = lock.try_acquire(&other).await.unwrap();
     assert!(matches!(attempt, Attempt::Acquired(_)), "{attempt:?}");
     assert!(is_held(&*direct, &kept.name).await);
+}
+
+/// Each would grant what the other one has granted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_with_locks_in_its_own_memory_is_named_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let start = async |name: &str| {
+        let mut config = ServerConfig::default();
+        config.listen = "127.0.0.1:0".to_owned();
+        let state = StateOptions {
+            path: folder.path().join(name),
+            is_new: true,
+        };
+        let records = Memory::default().records();
+        let clock = Arc::new(SystemClock);
+        let server = LockServer::start_in_memory(config, state, records, clock).await;
+        let server = server.unwrap();
+        let address = server.address();
+        tokio::spawn(server.run(std::future::pending()));
+        address
+    };
+    let (first, second) = (start("a").await, start("b").await);
+    let drivers = Drivers::new().with(Arc::new(RemoteDriver));
+    let both = format!("distlock://{first},{second}");
+    let error = drivers.open(both.as_str()).await.err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+    assert!(error.to_string().contains("name it alone"), "{error}");
+    open(&format!("distlock://{first}")).await.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
