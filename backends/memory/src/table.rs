@@ -352,6 +352,13 @@ impl Table {
         }
     }
 
+    /// Removes the rows of all expired leases.
+    pub fn remove_expired(&self, now: Moment) {
+        for shard in &self.shards {
+            shard.lock().remove_expired(now);
+        }
+    }
+
     /// Returns the number of rows in memory, including expired rows that are not removed yet.
     pub fn rows(&self) -> usize {
         self.shards

@@ -37,6 +37,9 @@ pub struct ServerLimits {
     pub connections_per_address: usize,
     /// Operations of one session without an answer.
     pub operations: usize,
+    /// Held locks, on a server that keeps them in its own memory. Some more can be held, because
+    /// they are counted now and then.
+    pub names: usize,
     /// Callers that wait for locks.
     pub waiters: usize,
     /// Callers that wait for one lock.
@@ -61,6 +64,7 @@ impl Default for ServerLimits {
             connections: 10_000,
             connections_per_address: 5_000,
             operations: 4_096,
+            names: 4_000_000,
             waiters: 100_000,
             waiters_per_name: 100_000,
             login: Duration::from_secs(10),

@@ -46,6 +46,14 @@
 //! - A stop in order loses nothing: the next start has the same locks.
 //! - After a crash nobody new is granted a lock while a lease may still run, and tokens rise.
 //!   Holders that renew have their locks again, by the proof that came with the grant.
+//! - A state file that is missing, damaged, older, or of another server never leads to a grant of
+//!   what somebody holds: the server does not start, or it waits as after a crash.
+//!
+//! # Limits
+//!
+//! - Tickets do not survive a crash.
+//! - A copy of a whole server that runs at the same time (a cloned disk) grants the same locks. The
+//!   first renewal that meets a copy of the past is noticed; a present copy is not.
 
 mod calls;
 mod config;

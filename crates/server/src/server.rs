@@ -61,7 +61,8 @@ impl LockServer {
     ) -> Result<Self> {
         let max_lease = config.max_lease()?;
         let StateOptions { path, is_new } = state;
-        let host = Host::start(&path, is_new, max_lease, Arc::clone(&clock)).await?;
+        let names = config.limits.names;
+        let host = Host::start(&path, is_new, max_lease, names, Arc::clone(&clock)).await?;
         let store = Store::with_clock(host.lock(), records, clock);
         Self::serve(&config, &store, Some(host)).await
     }

@@ -22,6 +22,7 @@ use uuid::Uuid;
 use super::{
     ceiling::Ceiling,
     file::StateFile,
+    names::NameLimit,
     proof::{NotProven, Prover},
     recovering::Recovering,
     state::{CleanStop, ForcedLock, State},
@@ -48,6 +49,7 @@ pub(crate) struct Host {
     tokens: Arc<TokenClock>,
     prover: Prover,
     max_lease: Ttl,
+    names: NameLimit,
     file: Arc<StateFile>,
     /// The state as the file holds it. The mutex is held while the file is written.
     state: tokio::sync::Mutex<State>,
@@ -118,6 +120,7 @@ impl Host {
         path: &Path,
         is_new: bool,
         max_lease: Ttl,
+        names: usize,
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<Self>> {
         let path: PathBuf = path.to_owned();
@@ -163,6 +166,7 @@ impl Host {
             tokens,
             prover: Prover::new(state.server, state.start, state.key.clone()),
             max_lease,
+            names: NameLimit::new(names),
             file: Arc::new(file),
             state: tokio::sync::Mutex::new(state),
             ceiling: Mutex::new(ceiling),
@@ -261,16 +265,25 @@ impl Host {
         self.clock.sleep(time).await;
     }
 
-    /// Whether a lock may be granted to somebody new.
+    /// Whether this lock may be granted to somebody new.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] during the recovery, and those of
-    /// [`admit_token`](Self::admit_token).
-    pub(super) async fn admit(self: &Arc<Self>) -> Result<()> {
-        match self.recovery_left() {
-            Some(left) => Err(recovering(left)),
-            None => self.admit_token().await,
+    /// [`ErrorKind::Unavailable`] during the recovery, [`ErrorKind::LimitExceeded`] if as many locks
+    /// are held as may be, and those of [`admit_token`](Self::admit_token).
+    pub(super) async fn admit(self: &Arc<Self>, name: &LockName) -> Result<()> {
+        if let Some(left) = self.recovery_left() {
+            return Err(recovering(left));
         }
+        let (table, now) = (self.memory.table(), self.clock.now());
+        // An attempt on a held lock takes no room.
+        if !self.names.has_room(table, now) && table.inspect(now, name).held.is_none() {
+            let problem = format!(
+                "{} locks are held on this server, and no more may be",
+                self.names.most()
+            );
+            return Err(Error::new(ErrorKind::LimitExceeded, problem).passing());
+        }
+        self.admit_token().await
     }
 
     /// Whether a token may be granted.

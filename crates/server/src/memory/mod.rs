@@ -8,6 +8,7 @@
 mod ceiling;
 mod file;
 mod host;
+mod names;
 mod proof;
 mod recovering;
 mod state;

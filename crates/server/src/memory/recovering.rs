@@ -67,7 +67,7 @@ impl DistLock for Recovering {
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
-        self.host.admit().await?;
+        self.host.admit(&request.name).await?;
         let attempt = self.inner.try_acquire(request).await?;
         let held = (&request.name, request.owner);
         settled(&self.host, &*self.inner, attempt, held).await
@@ -190,13 +190,13 @@ struct RecoveringContender {
 #[deny(clippy::missing_trait_methods)]
 impl Contender for RecoveringContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
-        self.host.admit().await?;
+        self.host.admit(&self.name).await?;
         let attempt = self.inner.attempt().await?;
         settled(&self.host, &*self.locks, attempt, (&self.name, self.owner)).await
     }
 
     async fn attempt_as(&mut self, owner: OwnerId) -> Result<Attempt<Grant>> {
-        self.host.admit().await?;
+        self.host.admit(&self.name).await?;
         let attempt = self.inner.attempt_as(owner).await?;
         settled(&self.host, &*self.locks, attempt, (&self.name, owner)).await
     }

@@ -19,6 +19,8 @@ use uuid::Uuid;
 
 const TTL: Duration = Duration::from_secs(10);
 const MAX_LEASE: Duration = Duration::from_secs(60);
+/// The locks that may be held.
+const NAMES: usize = 400;
 
 /// A folder with the state of a server, and the time.
 struct Place {
@@ -67,6 +69,7 @@ impl Place {
         let mut config = ServerConfig::default();
         config.listen = "127.0.0.1:0".to_owned();
         config.max_lease = max_lease;
+        config.limits.names = NAMES;
         let path = self.path();
         let state = StateOptions { path, is_new };
         let records = Memory::default().records();
@@ -522,6 +525,43 @@ async fn on_a_full_disk_nobody_new_is_granted_a_lock_and_holders_go_on() {
     assert!(server.try_acquire("new").await.is_err(), "it recovers");
     assert!(server.renew(&kept).await.is_some());
     server.crash().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_with_as_many_locks_as_it_may_have_grants_no_other() {
+    let place = Place::new();
+    let mut server = place.first_start().await;
+    let first = server.acquire("a").await;
+    let mut refused = None;
+    // The limit of the test's server, and some more.
+    for number in 0..NAMES + 300 {
+        match server.try_acquire(&format!("name-{number}")).await {
+            Ok(_) => {}
+            Err(status) => {
+                refused = Some(status);
+                break;
+            }
+        }
+    }
+    let refused = refused.expect("a limit");
+    assert_eq!(refused.code(), Code::ResourceExhausted, "{refused}");
+    assert!(
+        refused.message().contains("400 locks are held"),
+        "{refused}"
+    );
+    assert!(server.try_acquire("a").await.unwrap().is_none(), "busy");
+    assert!(server.renew(&first).await.is_some());
+    // The leases of all others end.
+    for _ in 0..2 {
+        place.clock.advance(TTL - Duration::from_secs(1));
+        assert!(server.renew(&first).await.is_some());
+    }
+    for _ in 0..300 {
+        if server.try_acquire("new").await.is_ok() {
+            return server.stop().await;
+        }
+    }
+    panic!("the rows of ended leases stay");
 }
 
 #[tokio::test(flavor = "multi_thread")]
