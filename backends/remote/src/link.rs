@@ -206,7 +206,7 @@ impl Link {
         let first = first.map_err(|status| refused(&name, &status))?;
         let welcome = first.and_then(|first| first.welcome);
         let welcome = welcome.ok_or_else(|| unavailable(format!("{name} sent no Welcome")))?;
-        // Two of them have two tables of locks, and each would grant what the other one has granted.
+        // Two of them have two tables of locks. Each would grant what the other one has granted.
         if welcome.start > 0 && self.shared.config.hosts.len() > 1 {
             return Err(invalid(format!(
                 "{name} keeps its locks in its own memory, so no other server has them: name it \

@@ -268,8 +268,8 @@ impl Host {
     /// Whether this lock may be granted to somebody new.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] during the recovery, [`ErrorKind::LimitExceeded`] if as many locks
-    /// are held as may be, and those of [`admit_token`](Self::admit_token).
+    /// [`ErrorKind::Unavailable`] during the recovery, [`ErrorKind::LimitExceeded`] if as many
+    /// locks are held as may be, and those of [`admit_token`](Self::admit_token).
     pub(super) async fn admit(self: &Arc<Self>, name: &LockName) -> Result<()> {
         if let Some(left) = self.recovery_left() {
             return Err(recovering(left));
