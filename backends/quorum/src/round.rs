@@ -440,6 +440,13 @@ impl Round {
                 Answer::None | Answer::Failed { .. } => {}
             }
         }
+        let is_open = |vote: &Vote| matches!(vote.answer, Answer::None);
+        let few = (1..self.majority()).contains(&holders.len());
+        if few && self.votes.iter().any(is_open) {
+            // What a few members have may be a late grant of a round that has failed. The answers
+            // that are on their way can show that the lock is free.
+            return None;
+        }
         if !holders.is_empty() {
             // The members of a majority have the same token, because the round of their holder has
             // raised them to it.
@@ -727,6 +734,19 @@ mod tests {
         round.raised(0, Ok(token(5)));
         round.raised(2, Ok(token(5)));
         assert_eq!(held_token(&round), Some(token(5)));
+    }
+
+    #[test]
+    fn one_busy_member_beside_a_dead_one_does_not_say_that_the_lock_is_held() {
+        let mut round = Round::new(3, MAX_LEASE);
+        round.failed(0, away());
+        assert_eq!(round.busy(1, None), []);
+        assert!(round.outcome().is_none(), "the third member may be free");
+        assert_eq!(round.granted(2, grant(1)), [Step::Release(2)]);
+        assert!(matches!(
+            round.outcome(),
+            Some(Outcome::Busy { split: true, .. })
+        ));
     }
 
     #[test]
