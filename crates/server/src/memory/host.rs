@@ -483,7 +483,6 @@ fn open(path: &Path, is_new: bool, max_lease: Duration, clock: &dyn Clock) -> Re
     let file = StateFile::open(path)?;
     // After the lock on the file: an earlier start may have granted leases until just now.
     let now = clock.now();
-    let wall = micros(unix_time(clock));
     let (before, earlier) = match file.read()? {
         None if is_new => (State::new(max_lease), Earlier::None),
         // A container without its volume must not grant what its predecessor holds.
@@ -501,13 +500,8 @@ fn open(path: &Path, is_new: bool, max_lease: Duration, clock: &dyn Clock) -> Re
         state.history += 1;
     }
     state.set_longest_lease(before.longest_lease().max(max_lease));
-    let ceiling = Ceiling::new(before.ceiling, max_lease);
-    let start = match &earlier {
-        Earlier::Forgotten => wall.max(before.ceiling),
-        Earlier::Exported(export) => wall.max(export.last_token),
-        Earlier::None => wall,
-    };
-    state.ceiling = state.ceiling.max(ceiling.wanted(start, 0));
+    // The ceiling stays: the first grant raises it. If each start raised it, a server that crashes
+    // again and again in its recovery would recover for longer each time.
     let written = file.write(&state).and_then(|()| file.write_start(&state));
     written.map_err(|error| file.unwritable(error))?;
     Ok(Opened {

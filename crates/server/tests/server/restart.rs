@@ -370,6 +370,22 @@ async fn the_recovery_lasts_as_long_as_the_longest_lease_of_the_start_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_crashes_again_and_again_recovers_for_no_longer() {
+    let place = Place::new();
+    let mut server = place.first_start().await;
+    let last = server.acquire("a").await;
+    server.crash().await;
+    for _ in 0..5 {
+        place.again().await.crash().await;
+    }
+    let mut server = place.again().await;
+    assert!(server.try_acquire("a").await.is_err());
+    place.clock.advance(MAX_LEASE + Duration::from_secs(1));
+    assert!(server.acquire("a").await.token > last.token);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_force_released_lock_is_not_restored() {
     let place = Place::new();
     let mut server = place.first_start().await;
