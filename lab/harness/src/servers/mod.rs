@@ -6,6 +6,7 @@
 //! runs as root.
 
 mod isolation;
+pub mod lock_server;
 pub mod mysql;
 pub mod pgbouncer;
 pub mod postgres;
