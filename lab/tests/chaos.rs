@@ -75,7 +75,7 @@ macro_rules! stores {
     ($($store:ident)+) => {$(
         #[test]
         fn $store() {
-            assert_promises_are_kept(stringify!($store));
+            assert_promises_are_kept(&stringify!($store).replace('_', "-"));
         }
     )+};
 }
@@ -84,7 +84,7 @@ macro_rules! stores {
 mod keeps_its_promises {
     use super::assert_promises_are_kept;
 
-    stores! { memory sqlite redis mariadb postgres zookeeper quorum }
+    stores! { memory sqlite redis mariadb postgres zookeeper quorum lock_server agents }
 }
 
 #[test]

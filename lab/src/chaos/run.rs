@@ -123,6 +123,9 @@ pub(crate) async fn run_plan(plan: &RunPlan) -> Result<RunResult> {
     let starting =
         tokio::task::spawn_blocking(move || RunningStore::start(kind, &path, settable_clock));
     let mut running_store = starting.await??;
+    if let Some(wrong) = plan.bug.and_then(StoreBug::wrong_restart) {
+        running_store.restart_wrongly(wrong)?;
+    }
     let socket = folder.path().join("referee");
     let late_writes = plan.bug == Some(StoreBug::FenceInTwoSteps);
     let referee = Arc::new(Referee::start(&socket, late_writes)?);

@@ -112,9 +112,12 @@ impl CountedConnection {
         match store.server.as_ref()? {
             Server::Redis(it) => to(it.address(), it.url()),
             // The servers of a group report their own addresses to clients, so clients would bypass
-            // the proxy.
-            // A quorum has several servers.
+            // the proxy. A quorum and agents are several servers.
             Server::RedisSentinels(_) | Server::RedisCluster(_) | Server::Quorum(..) => None,
+            Server::Served(it) => match &*it.servers {
+                [server] => to(server.address(), server.url()),
+                _ => None,
+            },
             Server::MySql(it) => to(it.address(), it.url()),
             Server::Postgres(it) => to(it.address(), it.url()),
             Server::ZooKeeper(it) => to(it.address(0), zookeeper_url(&it.server(0))),

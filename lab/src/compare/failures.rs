@@ -78,14 +78,15 @@ fn can_play(kind: ScenarioKind, store: &StoreUnderTest) -> bool {
 }
 
 /// Whether the server is one of several that take over from each other.
-const fn is_group(server: &Server) -> bool {
-    matches!(
-        server,
+fn is_group(server: &Server) -> bool {
+    match server {
         Server::ZooKeeper(_)
-            | Server::RedisSentinels(_)
-            | Server::RedisCluster(_)
-            | Server::Quorum(..)
-    )
+        | Server::RedisSentinels(_)
+        | Server::RedisCluster(_)
+        | Server::Quorum(..) => true,
+        Server::Served(it) => it.servers.len() > 1,
+        Server::Redis(_) | Server::MySql(_) | Server::Postgres(_) => false,
+    }
 }
 
 /// Plays one scenario on one store, and records it.
@@ -299,6 +300,18 @@ fn inject_fault(kind: ScenarioKind, server: &mut Server, name: &str) -> Result<(
         Server::Postgres(it) if is_paused => {
             let _paused = it.pause()?;
             wait_on_this_thread(PAUSED_TIME);
+        }
+        Server::Served(it) if is_paused => {
+            it.servers[0].signal(Signal::STOP)?;
+            wait_on_this_thread(PAUSED_TIME);
+            it.servers[0].signal(Signal::CONT)?;
+        }
+        // An agent that is lost leaves the other one.
+        Server::Served(it) if it.servers.len() > 1 => it.servers[0].kill(),
+        Server::Served(it) => {
+            it.servers[0].kill();
+            wait_on_this_thread(DOWN_TIME);
+            it.servers[0].restart()?;
         }
         Server::Redis(it) => {
             it.kill();

@@ -90,9 +90,13 @@ fn part_for(store: &StoreUnderTest) -> Option<Part> {
         None if store.is_ours && store.facts.product == "memory" => part("memory", None),
         // The program knows single servers only, and it must not touch a server that this run did
         // not start.
-        Some(Server::RedisSentinels(_) | Server::RedisCluster(_) | Server::Quorum(..)) | None => {
-            None
-        }
+        Some(
+            Server::RedisSentinels(_)
+            | Server::RedisCluster(_)
+            | Server::Quorum(..)
+            | Server::Served(_),
+        )
+        | None => None,
     }
 }
 

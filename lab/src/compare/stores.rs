@@ -19,6 +19,7 @@ use super::plan::within;
 use crate::{
     chaos::StoreKind,
     quorum::{Lost, QuorumServers},
+    served::ServedStore,
 };
 
 /// A store to start, and the locks that are measured on it.
@@ -79,6 +80,9 @@ const MEMBERS: usize = 3;
 /// The number of primaries in the cluster. Each has a replica.
 const SHARDS: usize = 3;
 
+/// The longest lease of a lock server: the default of `distlock serve`.
+const MAX_LEASE: Duration = Duration::from_secs(60);
+
 /// Describes how the server is set up. Durability is not part of the text: the server reports it,
 /// or [`ensemble_setup`] knows it.
 const fn setup_of(kind: StoreKind) -> &'static str {
@@ -95,6 +99,8 @@ const fn setup_of(kind: StoreKind) -> &'static str {
         StoreKind::Quorum => {
             "three Redis servers started by this command on one machine; the records are elsewhere"
         }
+        StoreKind::LockServer => "one `distlock serve` with its locks in its memory",
+        StoreKind::Agents => "two `distlock serve` before one Redis server started by this command",
         StoreKind::Mariadb | StoreKind::Mysql => {
             "one server started by this command, no binary log"
         }
@@ -125,6 +131,7 @@ pub(super) enum Server {
     MySql(MySqlServer),
     Postgres(PostgresServer),
     ZooKeeper(ZooKeeper),
+    Served(ServedStore),
 }
 
 /// One store of the comparison.
@@ -230,6 +237,8 @@ pub(super) async fn spawn_store(wanted: StoreToSpawn, folder: &Path) -> Result<S
                 QuorumServers::start(MEMBERS, &["appendfsync everysec"])?,
                 wanted.lost,
             )),
+            StoreKind::LockServer => Some(Server::Served(ServedStore::in_memory(MAX_LEASE)?)),
+            StoreKind::Agents => Some(Server::Served(ServedStore::agents(MAX_LEASE)?)),
             StoreKind::Mariadb => Some(Server::MySql(MySqlServer::start(Product::MariaDb)?)),
             StoreKind::Mysql => Some(Server::MySql(MySqlServer::start(Product::MySql)?)),
             StoreKind::Postgres => Some(Server::Postgres(PostgresServer::with(&["fsync=on"])?)),
@@ -252,6 +261,7 @@ pub(super) async fn spawn_store(wanted: StoreToSpawn, folder: &Path) -> Result<S
             Target::new(it.url())
         }
         Some(Server::MySql(it)) => Target::new(it.url()),
+        Some(Server::Served(it)) => Target::new(it.url()),
         Some(Server::Postgres(it)) => Target::new(it.url()),
         Some(Server::ZooKeeper(it)) => Target::new(zookeeper_url(&it.servers())),
     };
@@ -331,6 +341,8 @@ fn display_name(product: &str) -> &str {
         "mysql" => "MySQL",
         "postgres" => "Postgres",
         "zookeeper" => "ZooKeeper",
+        "lock-server" => "Lock server",
+        "agents" => "Agents of Redis",
         other => other,
     }
 }

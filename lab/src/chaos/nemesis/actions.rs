@@ -58,6 +58,22 @@ pub(super) fn break_store(
                 failover_excuse(block_in_place(|| running_store.would_hit_primary(pick)));
             Some(Remedy::RestartServer(running_store.kill(pick)))
         }
+        FaultKind::RestartServer => {
+            block_in_place(|| running_store.restart_in_order(pick))?;
+            fault.to = now();
+            None
+        }
+        FaultKind::CrashServer => {
+            let at = running_store.kill(pick);
+            block_in_place(|| running_store.restart_server(at))?;
+            fault.to = now();
+            None
+        }
+        FaultKind::RollBackState => {
+            block_in_place(|| running_store.roll_back(pick))?;
+            fault.to = now();
+            None
+        }
         FaultKind::WipeServer => {
             fault.excuse = block_in_place(|| running_store.wipe(pick))?;
             fault.to = now();

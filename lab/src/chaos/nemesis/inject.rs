@@ -77,6 +77,9 @@ impl Nemesis {
             FaultKind::StopServer
             | FaultKind::KillServer
             | FaultKind::WipeServer
+            | FaultKind::RestartServer
+            | FaultKind::CrashServer
+            | FaultKind::RollBackState
             | FaultKind::EndConnections
             | FaultKind::ForgetScripts
             | FaultKind::ForgetAll => break_store(kind, fault, running_store, pick).map(Some),

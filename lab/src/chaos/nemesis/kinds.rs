@@ -75,6 +75,12 @@ pub(crate) enum FaultKind {
     LoseMinority,
     /// For a moment a majority of a quorum is away: each server killed, stopped, silent or slow
     LoseMajority,
+    /// A lock server is stopped in order, and starts again: no lock is lost
+    RestartServer,
+    /// SIGKILL of a lock server, and a restart at once
+    CrashServer,
+    /// A lock server is killed, and gets an older copy of its state, which it refuses
+    RollBackState,
 }
 
 impl FaultKind {
@@ -104,12 +110,23 @@ impl FaultKind {
             Self::ForceRelease => !matches!(store, StoreKind::Memory),
             // A lock that is deleted on all members of a quorum takes along the token that one of
             // them was raised to, as no loss of a member does.
-            Self::DeleteByHand => !matches!(store, StoreKind::Memory | StoreKind::Quorum),
+            Self::DeleteByHand => !matches!(
+                store,
+                StoreKind::Memory | StoreKind::Quorum | StoreKind::LockServer | StoreKind::Agents
+            ),
+            Self::RestartServer | Self::CrashServer => {
+                matches!(store, StoreKind::LockServer | StoreKind::Agents)
+            }
+            Self::RollBackState => matches!(store, StoreKind::LockServer),
             Self::LoseMinority | Self::LoseMajority => matches!(store, StoreKind::Quorum),
             Self::LockFile => matches!(store, StoreKind::Sqlite),
             Self::EndConnections => !matches!(
                 store,
-                StoreKind::Memory | StoreKind::Sqlite | StoreKind::Zookeeper
+                StoreKind::Memory
+                    | StoreKind::Sqlite
+                    | StoreKind::Zookeeper
+                    | StoreKind::LockServer
+                    | StoreKind::Agents
             ),
             Self::ForgetScripts | Self::ForgetAll | Self::FillMemory => matches!(
                 store,

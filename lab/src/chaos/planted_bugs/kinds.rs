@@ -3,7 +3,10 @@
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use crate::chaos::{nemesis::FaultKind, options::Workload, stores::StoreKind, verdict::Promise};
+use crate::{
+    chaos::{nemesis::FaultKind, options::Workload, stores::StoreKind, verdict::Promise},
+    served::WrongRestart,
+};
 
 /// One bug.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize, ValueEnum)]
@@ -91,6 +94,12 @@ pub(crate) enum StoreBug {
     LeadersStay,
     /// A lock with a minimum hold time is freed at its release.
     MinimumIsIgnored,
+    /// A lock server that has crashed grants at once.
+    CrashWithoutRecovery,
+    /// The recovery of a lock server is shorter than the leases of before the crash.
+    RecoveryIsShort,
+    /// A lock server reads the locks of an earlier stop after a crash.
+    ExportIsStale,
 }
 
 impl StoreBug {
@@ -115,7 +124,10 @@ impl StoreBug {
             | Self::KeysByProcess
             | Self::ClockStandsStill
             | Self::DeposedPrimary
-            | Self::DeposedLeader => &[Exclusion],
+            | Self::DeposedLeader
+            | Self::CrashWithoutRecovery
+            | Self::RecoveryIsShort => &[Exclusion],
+            Self::ExportIsStale => &[Exclusion, TokensRise],
             Self::ReleaseDoesNothing => &[Recovery],
             Self::TokensStandStill
             | Self::TokensByProcess
@@ -151,6 +163,9 @@ impl StoreBug {
             | Self::TimersRunLate => StoreKind::Redis,
             Self::DeposedPrimary => StoreKind::RedisSentinel,
             Self::DeposedLeader => StoreKind::Zookeeper,
+            Self::CrashWithoutRecovery | Self::RecoveryIsShort | Self::ExportIsStale => {
+                StoreKind::LockServer
+            }
             _ => StoreKind::Sqlite,
         }
     }
@@ -172,6 +187,18 @@ impl StoreBug {
             // A new worker asks the sentinels again, so it uses the new primary.
             Self::DeposedPrimary => Some(&[FaultKind::DeposePrimary, FaultKind::KillWorker]),
             Self::DeposedLeader => Some(&[FaultKind::DeposeLeader]),
+            Self::CrashWithoutRecovery | Self::RecoveryIsShort => Some(&[FaultKind::CrashServer]),
+            Self::ExportIsStale => Some(&[FaultKind::RestartServer, FaultKind::CrashServer]),
+            _ => None,
+        }
+    }
+
+    /// Returns the wrong restart of a lock server that is the bug.
+    pub(crate) const fn wrong_restart(self) -> Option<WrongRestart> {
+        match self {
+            Self::CrashWithoutRecovery => Some(WrongRestart::AsNew),
+            Self::RecoveryIsShort => Some(WrongRestart::ShortRecovery),
+            Self::ExportIsStale => Some(WrongRestart::StaleExport),
             _ => None,
         }
     }
@@ -195,6 +222,10 @@ impl StoreBug {
             // A short lease ends between the two steps, and a long lease is handed over.
             Self::HandOverInTwoSteps => (300, 3_000),
             Self::DeposedPrimary | Self::DeposedLeader => self.store().ttl_ms(),
+            // A lease outlasts the restart of its server.
+            Self::CrashWithoutRecovery | Self::RecoveryIsShort | Self::ExportIsStale => {
+                (2_000, 4_000)
+            }
             _ => (300, 900),
         }
     }

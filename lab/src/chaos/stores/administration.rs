@@ -46,7 +46,9 @@ impl RunningStore {
                 }
                 Ok(())
             }
-            StoreServers::InProcess => bail!("no other process can reach this store"),
+            StoreServers::InProcess | StoreServers::Served(_) => {
+                bail!("nobody reaches the locks of this store but through it")
+            }
         }
     }
 

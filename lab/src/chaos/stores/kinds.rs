@@ -18,6 +18,10 @@ pub(crate) enum StoreKind {
     Mysql,
     Postgres,
     Zookeeper,
+    /// A lock server with its locks in its memory.
+    LockServer,
+    /// Two agents of one Redis server.
+    Agents,
 }
 
 impl StoreKind {

@@ -3,11 +3,13 @@
 use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail};
 use distlock::Target;
 use distlock_harness::servers::{
+    lock_server::LockServer,
     mysql::{MySqlServer, Product},
     postgres::{Paused, PostgresServer},
     redis::RedisServer,
@@ -18,10 +20,16 @@ use super::{
     cluster::ClusterStore, ensemble::EnsembleStore, independent::IndependentServers,
     kinds::StoreKind, sentinels::SentinelStore,
 };
-use crate::chaos::history::Excuse;
+use crate::{
+    chaos::history::Excuse,
+    served::{ServedStore, WrongRestart},
+};
 
 /// The ZooKeeper node that contains a run.
 pub(super) const ROOT: &str = "/chaos";
+
+/// The longest lease of a lock server. It is short, so that the recovery after a crash is short.
+const MAX_LEASE: Duration = Duration::from_secs(4);
 
 /// A store while it runs.
 #[derive(Debug)]
@@ -43,6 +51,7 @@ pub(super) enum StoreServers {
     MySql(MySqlServer),
     Postgres(PostgresServer),
     ZooKeeper(EnsembleStore),
+    Served(ServedStore),
 }
 
 /// A stopped server. A paused Postgres continues when this value is dropped. Other servers continue
@@ -92,6 +101,8 @@ impl RunningStore {
             }
             StoreKind::Postgres => StoreServers::Postgres(PostgresServer::start()?),
             StoreKind::Zookeeper => StoreServers::ZooKeeper(EnsembleStore::start()?),
+            StoreKind::LockServer => StoreServers::Served(ServedStore::in_memory(MAX_LEASE)?),
+            StoreKind::Agents => StoreServers::Served(ServedStore::agents(MAX_LEASE)?),
         };
         Ok(Self { kind, servers })
     }
@@ -146,6 +157,7 @@ impl RunningStore {
                 let servers = 0..it.servers.len();
                 servers.map(|at| it.servers.address(at)).collect()
             }
+            StoreServers::Served(it) => it.servers.iter().map(LockServer::address).collect(),
         }
     }
 
@@ -164,6 +176,7 @@ impl RunningStore {
                 let servers = it.servers.servers();
                 format!("zookeeper://{servers}{ROOT}?session_timeout=2s")
             }
+            StoreServers::Served(it) => it.url(),
         }
     }
 
@@ -221,6 +234,11 @@ impl RunningStore {
                 it.servers.pause(at)?;
                 PausedServer::Numbered(at)
             }
+            StoreServers::Served(it) => {
+                let at = pick % it.servers.len();
+                it.servers[at].signal(Signal::STOP)?;
+                PausedServer::Numbered(at)
+            }
             StoreServers::InProcess | StoreServers::File(_) => {
                 bail!("an embedded store has no server")
             }
@@ -243,6 +261,9 @@ impl RunningStore {
                 it.nodes()[at].signal(Signal::CONT)?;
             }
             (PausedServer::Numbered(at), StoreServers::ZooKeeper(it)) => it.servers.resume(at)?,
+            (PausedServer::Numbered(at), StoreServers::Served(it)) => {
+                it.servers[at].signal(Signal::CONT)?;
+            }
             (PausedServer::Numbered(_), _) => {}
         }
         Ok(())
@@ -271,6 +292,11 @@ impl RunningStore {
                 it.servers.kill(at);
                 return at;
             }
+            StoreServers::Served(it) => {
+                let at = pick % it.servers.len();
+                it.servers[at].kill();
+                return at;
+            }
             StoreServers::InProcess | StoreServers::File(_) => {}
         }
         0
@@ -286,7 +312,35 @@ impl RunningStore {
             StoreServers::Sentinels(it) => it.server_mut(at).restart(),
             StoreServers::Cluster(it) => it.node_mut(at).restart(),
             StoreServers::ZooKeeper(it) => it.servers.restart(at),
+            StoreServers::Served(it) => it.restart_after_crash(at),
             StoreServers::InProcess | StoreServers::File(_) => Ok(()),
+        }
+    }
+
+    /// Stops a lock server in order, and starts it again. The function blocks.
+    pub(crate) fn restart_in_order(&mut self, pick: usize) -> Result<()> {
+        let served = self.served()?;
+        served.restart_in_order(pick % served.servers.len())
+    }
+
+    /// Starts a lock server with an older copy of its state, which it refuses, and then without
+    /// state. The function blocks.
+    pub(crate) fn roll_back(&mut self, pick: usize) -> Result<()> {
+        let served = self.served()?;
+        let at = pick % served.servers.len();
+        served.servers[at].roll_back()
+    }
+
+    /// Sets how a lock server is restarted after a crash, to plant a bug.
+    pub(crate) fn restart_wrongly(&mut self, wrong: WrongRestart) -> Result<()> {
+        self.served()?.wrong_restart = Some(wrong);
+        Ok(())
+    }
+
+    fn served(&mut self) -> Result<&mut ServedStore> {
+        match &mut self.servers {
+            StoreServers::Served(it) => Ok(it),
+            _ => bail!("this store has no lock server"),
         }
     }
 
