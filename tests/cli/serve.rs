@@ -53,27 +53,35 @@ fn the_demo_passes_on_a_server() {
 }
 
 #[test]
-fn a_command_keeps_its_lock_over_a_stop_and_a_crash_of_the_server() {
+fn a_stop_and_a_crash_of_the_server_end_no_command_and_no_wait() {
     let home = Home::new();
     let listen = format!("127.0.0.1:{}", free_port().unwrap());
-    let (mut server, url) = start(&home, &listen, &["--init"]);
+    let lease = ["--max-lease", "12s"];
+    let (mut server, url) = start(&home, &listen, &["--init", lease[0], lease[1]]);
     let script = "echo begun; while ! [ -e go ]; do sleep 0.05; done";
     let line = ["run", "job", "--ttl", "10s", "--", "sh", "-c", script];
     let mut job = Process::spawn(home.bare(line).env("DISTLOCK_BACKEND", &url)).unwrap();
     job.wait_for_line(SOON, |line| line == "begun").unwrap();
     let other = || run(&home, &url, &["run", "job", "-n", "--", "true"]);
     other().assert_failed(75, "job");
+    let next = ["run", "job", "--", "sh", "-c", "test -e go"];
+    let mut next = Process::spawn(home.bare(next).env("DISTLOCK_BACKEND", &url)).unwrap();
+    eventually("the next one waits", SOON, || {
+        let shown = run(&home, &url, &["inspect", "job", "--json"]);
+        shown.json()["waiters"] == 1
+    })
+    .unwrap();
 
     // A stop in order: the next start has the lock.
     server.signal(Signal::TERM).unwrap();
     assert_eq!(server.wait(SOON).unwrap().code(), Some(0));
-    let (mut server, _) = start(&home, &listen, &[]);
+    let (mut server, _) = start(&home, &listen, &lease);
     other().assert_failed(75, "job");
 
     // A crash: nobody new has a lock, and the holder renews.
     server.signal(Signal::KILL).unwrap();
     server.wait(SOON).unwrap();
-    let (_server, _) = start(&home, &listen, &[]);
+    let (_server, _) = start(&home, &listen, &lease);
     other().assert_failed(69, "try again in");
     // Until the holder has shown its proof, the server does not know who has the lock.
     eventually("the holder has its lock again", SOON, || {
@@ -84,6 +92,9 @@ fn a_command_keeps_its_lock_over_a_stop_and_a_crash_of_the_server() {
     home.write("go", "");
     let status = job.wait(SOON).unwrap();
     assert_eq!(status.code(), Some(0), "{}", job.output());
+    // It has waited through both, and is granted the lock after the recovery.
+    let status = next.wait(SOON * 2).unwrap();
+    assert_eq!(status.code(), Some(0), "{}", next.output());
 }
 
 #[test]
