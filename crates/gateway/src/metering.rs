@@ -1,18 +1,7 @@
-//! The recorder behind `/metrics`, one per process.
-//!
-//! This module must never replace a recorder that the program installed itself.
+//! The gateway's own metrics.
 
-use std::sync::OnceLock;
+use distlock_listen::MetricsPage;
 
-use distlock_listen::EXPIRY;
-use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
-use metrics_process::Collector;
-
-/// Upper ends of the histograms' buckets, in seconds: from a round trip on one host to a node
-/// lease.
-const SECONDS: [f64; 14] = [
-    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
-];
 /// Counter of events that a program could not print.
 const EVENTS_LOST: &str = "distlock_events_lost_total";
 /// Counter of refused tokens, by their kind.
@@ -20,32 +9,13 @@ const REFUSED_TOKENS: &str = "distlock_token_refused_total";
 /// Counter of clients' messages, by outcome.
 const MESSAGES: &str = "distlock_messages_total";
 
-static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
-
 /// Installs the process's metrics recorder, once; later calls do nothing.
 ///
 /// Call this function before the store is opened, because lockers get their counters when they are
 /// built. If the program has installed a recorder itself, that recorder stays, and `/metrics` is
 /// then empty.
 pub fn install_metrics() {
-    handle();
-}
-
-/// Returns the handle of the recorder, and installs the recorder at the first call.
-pub(crate) fn handle() -> PrometheusHandle {
-    HANDLE
-        .get_or_init(|| {
-            let recorder = match PrometheusBuilder::new().set_buckets(&SECONDS) {
-                Ok(builder) => builder.build_recorder(),
-                Err(_) => unreachable!("there are buckets"),
-            };
-            let handle = recorder.handle();
-            if metrics::set_global_recorder(recorder).is_err() {
-                tracing::warn!("another metrics recorder is installed: /metrics stays empty");
-            }
-            handle
-        })
-        .clone()
+    let _ = MetricsPage::install();
 }
 
 /// Describes the gateway's own metrics and sets them to 0, so that `/metrics` shows them from the
@@ -59,10 +29,6 @@ pub(crate) fn describe() {
         (
             "distlock_connections_cut_total",
             "Connections that were reset after the grace",
-        ),
-        (
-            "distlock_connections_refused_total",
-            "Connections for which there was no place",
         ),
         (
             "distlock_peer_calls_refused_total",
@@ -95,19 +61,6 @@ pub(crate) fn describe() {
         metrics::Unit::Seconds,
         "Answers of the service that saves"
     );
-    metrics::describe_gauge!(
-        EXPIRY,
-        metrics::Unit::Seconds,
-        "Time until the first certificate of a file expires, negative afterwards"
-    );
-    Collector::default().describe();
-    metrics::describe_gauge!("distlock_build_info", "1, with the version of this node");
-    metrics::gauge!("distlock_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
-}
-
-/// Reads the metrics of this process from the system.
-pub(crate) fn collect_process() {
-    Collector::default().collect();
 }
 
 /// Counts [`Event`](distlock_kickout::Event)s that the program was to print and could not.

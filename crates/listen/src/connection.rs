@@ -29,6 +29,7 @@ use tokio::{
 use super::{
     ConnectionQuota,
     listener::{OpenStream, Transport},
+    metrics_page::REFUSED,
     quota::{AddressPermit, Pair},
 };
 
@@ -129,7 +130,7 @@ impl ConnectionState {
     /// too many connections.
     pub(crate) fn admit_source(&self, source: SocketAddr) -> bool {
         let Some((address, pending)) = self.quota.acquire_for_address(source.ip()) else {
-            metrics::counter!("distlock_connections_refused_total").increment(1);
+            metrics::counter!(REFUSED).increment(1);
             return false;
         };
         let mut permits = self.permits.lock();
@@ -250,6 +251,7 @@ impl Connection {
         }
         let outcome = match &mut self.transport {
             Transport::Open(OpenStream::Plain(stream)) => operation(Pin::new(stream), context),
+            Transport::Open(OpenStream::Unix(stream)) => operation(Pin::new(stream), context),
             Transport::Open(OpenStream::Tls(stream)) => operation(Pin::new(stream), context),
             Transport::Opening(_) => Poll::Pending,
             Transport::Broken(why) => Poll::Ready(Err(io::Error::new(why.kind(), why.to_string()))),
@@ -298,9 +300,10 @@ impl fmt::Debug for Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if let Transport::Open(open) = &self.transport
+            && let Some(tcp) = open.tcp()
             && self.state.abort.load(Ordering::Acquire)
         {
-            let _ = open.tcp().set_zero_linger();
+            let _ = tcp.set_zero_linger();
         }
     }
 }

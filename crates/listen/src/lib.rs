@@ -3,7 +3,8 @@
 //! A [`ConnectionListener`] accepts connections within a [`ConnectionQuota`], reads the header of
 //! the PROXY protocol, completes the handshake of TLS, and gives each connection a time to log in.
 //! A server speaks its protocol over a [`Connection`], and decides about it by a
-//! [`ConnectionHandle`]. This crate knows no protocol above HTTP and no key of a configuration.
+//! [`ConnectionHandle`]. This crate knows no protocol above HTTP and no key of a configuration but
+//! `insecure_listen`.
 //!
 //! # Map
 //!
@@ -15,6 +16,9 @@
 //! | the header by which a proxy names its client | `proxy` |
 //! | certificates and keys from files, which are read again on request | `tls` |
 //! | HTTP/1.1 on a listener, and the time for bodies | `http` |
+//! | TCP and Unix sockets, and where a socket needs TLS | `socket` |
+//! | signed tokens by which clients show what they may do, and their keys | [`jwt`], `token_keys` |
+//! | the metrics of the process as a page | `metrics_page` |
 //!
 //! # Promises
 //!
@@ -25,14 +29,21 @@
 
 mod connection;
 mod http;
+pub mod jwt;
 mod listener;
+mod metrics_page;
 mod proxy;
 mod quota;
+mod socket;
 mod tls;
+mod token_keys;
 
 pub use connection::{Connection, ConnectionHandle};
 pub use http::{BodyTime, is_late_body, serve_http};
 pub use listener::ConnectionListener;
+pub use metrics_page::MetricsPage;
 pub use proxy::{PROXY_BEGINNINGS, read_source};
 pub use quota::{ConnectionBounds, ConnectionQuota};
+pub use socket::{Socket, problem_without_tls};
 pub use tls::{EXPIRY, IdentityFiles, ListenerKind, NamedFile, PeerFiles, Tls, TlsFiles};
+pub use token_keys::TokenKeys;

@@ -17,14 +17,16 @@ use distlock_core::Clock;
 use futures_util::TryFutureExt as _;
 use rustls::ServerConfig;
 use socket2::SockRef;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use super::{
-    BodyTime, Connection, ConnectionQuota, ListenerKind, Tls,
+    BodyTime, Connection, ConnectionQuota, ListenerKind, Socket, Tls,
     connection::{ConnectionState, LoginDeadline},
+    metrics_page::REFUSED,
     proxy,
     quota::counted_network,
+    socket::Accepted,
 };
 
 /// Pause after a failed accept. An accept usually fails for lack of file descriptors, and an
@@ -34,7 +36,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Accepts connections within a quota.
 #[derive(Debug)]
 pub struct ConnectionListener {
-    tcp: TcpListener,
+    socket: Socket,
     quota: ConnectionQuota,
     clock: Arc<dyn Clock>,
     login_timeout: Duration,
@@ -56,16 +58,17 @@ enum Full {
 }
 
 impl ConnectionListener {
-    /// A listener on this socket. A connection has `login_timeout` to log in.
+    /// A listener on this socket. A connection has `login_timeout` to log in. On a Unix socket
+    /// there is neither TLS nor a proxy, whatever else is set.
     #[must_use]
     pub fn new(
-        tcp: TcpListener,
+        socket: impl Into<Socket>,
         quota: ConnectionQuota,
         clock: Arc<dyn Clock>,
         login_timeout: Duration,
     ) -> Self {
         Self {
-            tcp,
+            socket: socket.into(),
             quota,
             clock,
             login_timeout,
@@ -122,7 +125,7 @@ impl ConnectionListener {
     /// Safe.
     pub async fn accept(&mut self) -> Connection {
         loop {
-            let (stream, peer) = match self.tcp.accept().await {
+            let (stream, peer) = match self.socket.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
@@ -131,12 +134,11 @@ impl ConnectionListener {
                 }
             };
             let Some(state) = self.admit(peer) else {
-                metrics::counter!("distlock_connections_refused_total").increment(1);
-                let _ = stream.set_zero_linger();
+                metrics::counter!(REFUSED).increment(1);
+                stream.set_zero_linger();
                 continue;
             };
-            // Frames are small, and each frame must be sent at once.
-            let _ = stream.set_nodelay(true);
+            stream.set_nodelay();
             return Connection {
                 transport: self.start_transport(stream, &state),
                 state,
@@ -170,7 +172,7 @@ impl ConnectionListener {
                 .flatten()
                 .filter_map(Weak::upgrade)
                 .find(|it| stands_in_way(it) && it.evict())?;
-            metrics::counter!("distlock_connections_refused_total").increment(1);
+            metrics::counter!(REFUSED).increment(1);
         }
     }
 
@@ -190,7 +192,11 @@ impl ConnectionListener {
         Ok(Arc::new(state))
     }
 
-    fn start_transport(&self, stream: TcpStream, state: &Arc<ConnectionState>) -> Transport {
+    fn start_transport(&self, stream: Accepted, state: &Arc<ConnectionState>) -> Transport {
+        let stream = match stream {
+            Accepted::Tcp(stream) => stream,
+            Accepted::Unix(stream) => return Transport::Open(OpenStream::Unix(stream)),
+        };
         let tls = self
             .tls
             .as_ref()
@@ -235,6 +241,7 @@ pub(crate) type Opening = Pin<Box<dyn Future<Output = io::Result<OpenStream>> + 
 
 pub(crate) enum OpenStream {
     Plain(TcpStream),
+    Unix(UnixStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
@@ -258,15 +265,18 @@ pub(crate) async fn open(
         Some(config) => OpenStream::Tls(Box::new(TlsAcceptor::from(config).accept(stream).await?)),
         None => OpenStream::Plain(stream),
     };
-    let _ = SockRef::from(open.tcp()).set_linger(None);
+    if let Some(tcp) = open.tcp() {
+        let _ = SockRef::from(tcp).set_linger(None);
+    }
     Ok(open)
 }
 
 impl OpenStream {
-    pub(crate) fn tcp(&self) -> &TcpStream {
+    pub(crate) fn tcp(&self) -> Option<&TcpStream> {
         match self {
-            Self::Plain(stream) => stream,
-            Self::Tls(stream) => stream.get_ref().0,
+            Self::Plain(stream) => Some(stream),
+            Self::Unix(_) => None,
+            Self::Tls(stream) => Some(stream.get_ref().0),
         }
     }
 }

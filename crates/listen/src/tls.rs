@@ -28,7 +28,7 @@ use x509_cert::{
 
 /// The longest wait for the files. The program goes on without an answer, so it may wait for a slow
 /// file system longer than a connection may.
-const READ_LIMIT: Duration = Duration::from_secs(5);
+pub(crate) const READ_LIMIT: Duration = Duration::from_secs(5);
 
 /// A file that a setting of the program names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,6 +55,11 @@ pub struct TlsFiles {
     pub settings_of: &'static str,
     /// What listeners for clients show.
     pub own: Option<IdentityFiles>,
+    /// The authorities of which each client has to show a certificate; without them no client needs
+    /// one.
+    pub client_ca: Option<NamedFile>,
+    /// The protocols that listeners for clients offer in the handshake.
+    pub client_protocols: &'static [&'static [u8]],
     /// Turns on TLS between programs of one kind.
     pub peers: Option<PeerFiles>,
 }
@@ -192,21 +197,31 @@ impl LoadedTls {
         read.map_err(|error| error.into_error(files.settings_of))
     }
 
-    fn read_all(files: &TlsFiles) -> Result<Self, FileError> {
+    fn read_all(all: &TlsFiles) -> Result<Self, FileError> {
         // The provider is chosen here for this program's listeners only. A provider for the whole
         // process is the choice of the embedding program.
         let provider = Arc::new(aws_lc_rs::default_provider());
         let mut loaded = Self::default();
-        if let Some(files) = &files.own {
+        if let Some(files) = &all.own {
             let own = Identity::load(files)?;
-            loaded.clients = Some(build_server_config(&provider, &own, None, &[])?);
             loaded.dates.extend(own.dates());
+            let verifies = match &all.client_ca {
+                None => None,
+                Some(ca) => {
+                    let authorities = load_certificates(ca)?;
+                    let dates = CertificateDates::read(ca, &authorities);
+                    loaded.dates.extend(dates);
+                    Some((ca, Arc::new(trust(ca, authorities)?)))
+                }
+            };
+            let protocols = all.client_protocols;
+            loaded.clients = Some(build_server_config(&provider, &own, verifies, protocols)?);
         }
-        let Some(peers) = &files.peers else {
+        let Some(peers) = &all.peers else {
             return Ok(loaded);
         };
         let shown = Identity::load(&peers.identity)?;
-        if files.own.as_ref() != Some(&peers.identity) {
+        if all.own.as_ref() != Some(&peers.identity) {
             loaded.dates.extend(shown.dates());
         }
         let ca = &peers.ca;
@@ -318,6 +333,16 @@ impl NamedFile {
             problem,
             cause: None,
         }
+    }
+
+    /// The error of a file that cannot be read.
+    pub(crate) fn unreadable(&self, cause: std::io::Error) -> Error {
+        self.unusable(cause).into_error("")
+    }
+
+    /// The error of a file with this problem.
+    pub(crate) fn wrong(&self, problem: &'static str) -> Error {
+        self.error(problem).into_error("")
     }
 
     fn unusable(&self, cause: impl std::error::Error + Send + Sync + 'static) -> FileError {

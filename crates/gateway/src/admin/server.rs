@@ -8,15 +8,14 @@ use std::sync::Arc;
 use axum::{
     Router,
     extract::{DefaultBodyLimit, Request, State},
-    http::{StatusCode, header},
+    http::StatusCode,
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
     routing::{get, post},
 };
 use distlock_core::Locker;
 use distlock_kickout::KickOut;
-use distlock_listen::{ConnectionListener, Tls, serve_http};
-use metrics_exporter_prometheus::PrometheusHandle;
+use distlock_listen::{ConnectionListener, MetricsPage, Tls, serve_http};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
@@ -24,7 +23,7 @@ use super::{
     http::{client_ip, http_error, mark_logged_in},
     orders, send,
 };
-use crate::{health::health, metering, send_api::SendApi};
+use crate::{health::health, send_api::SendApi};
 
 /// Longest body of an order in bytes.
 const MAX_BODY: usize = 64 * 1024;
@@ -116,9 +115,7 @@ async fn authorise(State(admin): State<AdminContext>, request: Request, next: Ne
 /// are read for each answer.
 async fn show_metrics(State(admin): State<AdminContext>) -> Response {
     admin.tls.record_expiry();
-    metering::collect_process();
-    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
-    (kind, admin.metrics.render()).into_response()
+    admin.metrics.answer()
 }
 
 /// The parts that the handlers share.
@@ -127,7 +124,7 @@ pub(crate) struct AdminContext {
     pub(crate) kick: KickOut,
     pub(crate) locker: Locker,
     pub(crate) audit: AuditLog,
-    pub(crate) metrics: PrometheusHandle,
+    pub(crate) metrics: MetricsPage,
     pub(crate) tls: Arc<Tls>,
     pub(crate) access: AdminAccess,
 }
@@ -220,7 +217,7 @@ mod tests {
             kick,
             locker: store.locker(),
             audit: AuditLog::new(node, store.records(), Arc::new(SystemClock)),
-            metrics: metering::handle(),
+            metrics: MetricsPage::install(),
             access,
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 
 use distlock_core::Result;
-use distlock_listen::{IdentityFiles, NamedFile, PeerFiles, TlsFiles};
+use distlock_listen::{IdentityFiles, NamedFile, PeerFiles, TlsFiles, problem_without_tls};
 use serde::Deserialize;
 
 use super::{GatewayConfig, config_error};
@@ -99,27 +99,22 @@ impl GatewayConfig {
             settings_of: "gateway.",
             own,
             peers,
+            ..TlsFiles::default()
         })
     }
 
     /// Refuses an address beyond loopback without TLS: somebody else on the network could read and
     /// change the bytes.
     pub(crate) fn check_listen_address(&self, key: &str, address: SocketAddr) -> Result<()> {
-        let (secured, by) = if key == "peer_listen" {
-            (self.peer_tls_ca.is_some(), "peer_tls_ca")
+        let (secured, advice) = if key == "peer_listen" {
+            (self.peer_tls_ca.is_some(), "set peer_tls_ca")
         } else {
-            (self.tls_cert.is_some(), "tls_cert and tls_key")
+            (self.tls_cert.is_some(), "set tls_cert and tls_key")
         };
-        if address.ip().is_loopback() || secured || self.insecure_listen {
-            return Ok(());
+        match problem_without_tls(address, secured || self.insecure_listen, advice) {
+            Some(problem) => Err(config_error(key, &problem)),
+            None => Ok(()),
         }
-        Err(config_error(
-            key,
-            &format!(
-                "is {address}, which is beyond loopback, without TLS: set {by}, or where the \
-                 network itself keeps others out insecure_listen (--insecure-listen)"
-            ),
-        ))
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use distlock_core::{Clock, Result, Store};
 use distlock_kickout::{KickOut, NodeId, Policy, Profiles};
-use distlock_listen::{ListenerKind, Tls};
+use distlock_listen::{ListenerKind, MetricsPage, Tls};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
@@ -92,7 +92,8 @@ impl Builder {
     pub async fn start(mut self) -> Result<Gateway> {
         self.config.validate()?;
         let key = self.config.key()?;
-        let metrics = metering::handle();
+        let metrics = MetricsPage::install();
+        metrics.describe(env!("CARGO_PKG_VERSION"));
         metering::describe();
         let clock = self.store.locker().clock();
         let tls = Tls::read(self.config.tls_files()?, Arc::clone(&clock)).await?;

@@ -8,8 +8,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use distlock_core::{Clock, Error, ErrorKind, Result, at_most};
 use distlock_kickout::{Event, KickOut, NodeId};
-use distlock_listen::{ConnectionListener, Tls};
-use metrics_exporter_prometheus::PrometheusHandle;
+use distlock_listen::{ConnectionListener, MetricsPage, Tls};
 use serde::Serialize;
 use tokio::{sync::broadcast, task::JoinSet};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -162,8 +161,6 @@ impl Drop for Gateway {
     }
 }
 
-/// Period of the upkeep of the metrics recorder.
-const UPKEEP_PERIOD: Duration = Duration::from_secs(5);
 /// The tasks of one node.
 pub(super) struct Servers {
     tasks: JoinSet<Result<()>>,
@@ -227,15 +224,13 @@ impl Servers {
     }
 
     /// Runs the recorder's upkeep, which keeps its histograms small.
-    pub(super) fn spawn_upkeep(&mut self, metrics: PrometheusHandle, clock: Arc<dyn Clock>) {
+    pub(super) fn spawn_upkeep(&mut self, metrics: MetricsPage, clock: Arc<dyn Clock>) {
         let stop = self.stop.child_token();
         self.spawn(async move {
-            loop {
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return,
-                    () = clock.sleep(UPKEEP_PERIOD) => metrics.run_upkeep(),
-                }
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => {}
+                () = metrics.keep_up(&*clock) => {}
             }
         });
     }

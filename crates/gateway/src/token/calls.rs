@@ -8,11 +8,11 @@ use std::time::{Duration, SystemTime};
 
 use distlock_core::Result;
 use distlock_kickout::NodeId;
+use distlock_listen::jwt::{self, Hs256, refused_error, unix_seconds};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use super::jwt::{self, Hs256, refused_error, unix_seconds};
 use crate::config::constant_time_eq;
 
 const PURPOSE: &str = "distlock calls between nodes, version 1";

@@ -7,19 +7,17 @@ use std::{fmt, time::Duration};
 
 use distlock_core::{Clock, Error, ErrorKind, Result, SystemClock};
 use distlock_kickout::{Class, Uid};
+use distlock_listen::jwt::{
+    self, Audience, Hs256, MIN_KEY_BYTES, Times, refused_error, unix_seconds,
+};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{
-    calls::PeerKey,
-    jwt::{self, Hs256, refused_error, unix_seconds},
-};
+use super::calls::PeerKey;
 use crate::config::{GatewayConfig, config_error};
 
 const ISSUER: &str = "distlock";
 const CLIENT_AUDIENCE: &str = "distlock-gateway";
-const MIN_KEY_BYTES: usize = 32;
-const LEEWAY_SECONDS: u64 = 5;
 const MAX_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// The key that signs and checks login tokens. The debug form does not show the key.
@@ -36,33 +34,12 @@ struct Claims {
     sub: String,
     iss: String,
     aud: Audience,
-    /// Seconds since 1970, as the next two.
-    iat: u64,
-    exp: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    nbf: Option<u64>,
+    #[serde(flatten)]
+    times: Times,
     jti: String,
     /// The class of the device, if the issuer of the token decides it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     class: Option<String>,
-}
-
-/// The audience: one name, or several in an array (RFC 7519, 4.1.3). Some libraries write an array
-/// for a single name too.
-#[derive(Debug, Deserialize, Serialize)]
-#[serde(untagged)]
-enum Audience {
-    One(String),
-    Several(Vec<String>),
-}
-
-impl Audience {
-    fn names(&self, audience: &str) -> bool {
-        match self {
-            Self::One(name) => name == audience,
-            Self::Several(names) => names.iter().any(|name| name == audience),
-        }
-    }
 }
 
 /// Mints a login token for an account, valid from now for `ttl`.
@@ -129,16 +106,8 @@ impl TokenKey {
         if claims.iss != ISSUER || !claims.aud.names(CLIENT_AUDIENCE) {
             return Err(refused_error("it was issued for something else"));
         }
-        if claims.exp.saturating_add(LEEWAY_SECONDS) < now {
-            return Err(refused_error("it has expired"));
-        }
-        if claims.nbf.is_some_and(|from| from > now + LEEWAY_SECONDS) {
-            return Err(refused_error("it is not valid yet"));
-        }
-        if claims.iat > now + LEEWAY_SECONDS {
-            return Err(refused_error("it was issued in the future"));
-        }
-        if claims.exp.saturating_sub(claims.iat) > MAX_LIFETIME.as_secs() {
+        claims.times.check(now).map_err(refused_error)?;
+        if claims.times.lifetime() > MAX_LIFETIME {
             return Err(refused_error("it is valid for more than 24 hours"));
         }
         let uid = Uid::new(claims.sub)
@@ -167,9 +136,7 @@ impl TokenKey {
             sub: uid.to_string(),
             iss: ISSUER.into(),
             aud: Audience::One(CLIENT_AUDIENCE.into()),
-            iat: now,
-            exp: now + ttl.as_secs(),
-            nbf: Some(now),
+            times: Times::from_now(now, ttl),
             jti: Uuid::new_v4().to_string(),
             class: class.map(Class::to_string),
         })

@@ -1,7 +1,6 @@
 //! Tokens: login tokens, and tokens of calls between nodes.
 
 mod calls;
-mod jwt;
 mod login;
 
 pub(crate) use calls::{Call, CheckedCall, PeerKey};

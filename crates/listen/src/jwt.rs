@@ -2,10 +2,13 @@
 //!
 //! This module must never let a token's header choose the algorithm or the key. The module uses
 //! well-kept libraries for the HMAC and the encoding, but no library for all of JWT. Those
-//! libraries choose their cryptography once per process, and a program that embeds a node may have
-//! made another choice.
+//! libraries choose their cryptography once per process, and a program that embeds a server may
+//! have made another choice.
 
-use std::{fmt, time::SystemTime};
+use std::{
+    fmt,
+    time::{Duration, SystemTime},
+};
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use distlock_core::{Error, ErrorKind, Result};
@@ -16,13 +19,18 @@ use sha2::Sha256;
 /// `{"alg":"HS256","typ":"JWT"}`
 const HEADER: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9";
 const MAX_TOKEN_BYTES: usize = 4096;
+/// The difference between the clocks of issuer and reader that is allowed, in seconds.
+const LEEWAY: u64 = 5;
+
+/// A key that is shorter can be guessed.
+pub const MIN_KEY_BYTES: usize = 32;
 
 /// A key that signs and checks.
 #[derive(Clone)]
-pub(super) struct Hs256(Hmac<Sha256>);
+pub struct Hs256(Hmac<Sha256>);
 
 /// The reason why a token is refused.
-pub(super) type TokenProblem = &'static str;
+pub type TokenProblem = &'static str;
 
 /// The members of a header that are checked. All other members are claims of the sender and decide
 /// nothing, not even `kid`.
@@ -42,7 +50,11 @@ impl fmt::Debug for Hs256 {
 }
 
 impl Hs256 {
-    pub(super) fn new(secret: &[u8]) -> Result<Self> {
+    /// Wraps a key.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Internal`] if the key cannot be used; keys of every length can.
+    pub fn new(secret: &[u8]) -> Result<Self> {
         Hmac::new_from_slice(secret)
             .map(Self)
             .map_err(|error| Error::new(ErrorKind::Internal, "key cannot be used").caused_by(error))
@@ -50,11 +62,18 @@ impl Hs256 {
 
     /// Derives another key, a different key for each purpose. Only the holder of this key can
     /// derive the same key.
-    pub(super) fn derive(&self, purpose: &str) -> Result<Self> {
+    ///
+    /// # Errors
+    /// The same as for [`new`](Self::new).
+    pub fn derive(&self, purpose: &str) -> Result<Self> {
         Self::new(&self.mac_of(purpose.as_bytes()).finalize().into_bytes())
     }
 
-    pub(super) fn sign(&self, claims: &impl Serialize) -> Result<String> {
+    /// Signs these claims.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Internal`] if the claims cannot be written as JSON.
+    pub fn sign(&self, claims: &impl Serialize) -> Result<String> {
         let claims = serde_json::to_vec(claims).map_err(|error| {
             Error::new(ErrorKind::Internal, "token could not be signed").caused_by(error)
         })?;
@@ -62,7 +81,8 @@ impl Hs256 {
     }
 
     /// The same as [`sign`](Self::sign), for claims that are serialised already.
-    pub(super) fn sign_bytes(&self, claims: &[u8]) -> String {
+    #[must_use]
+    pub fn sign_bytes(&self, claims: &[u8]) -> String {
         let signed = format!("{HEADER}.{}", URL_SAFE_NO_PAD.encode(claims));
         let signature = self.mac_of(signed.as_bytes()).finalize().into_bytes();
         format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature))
@@ -76,7 +96,10 @@ impl Hs256 {
 }
 
 /// The claims of a token that one of these keys has signed. Only the signature is checked.
-pub(super) fn read_claims<'a, T: DeserializeOwned>(
+///
+/// # Errors
+/// The reason why the token is refused.
+pub fn read_claims<'a, T: DeserializeOwned>(
     token: &str,
     keys: impl IntoIterator<Item = &'a Hs256>,
 ) -> Result<T, TokenProblem> {
@@ -102,29 +125,111 @@ pub(super) fn read_claims<'a, T: DeserializeOwned>(
             .is_ok()
     };
     if !keys.into_iter().any(is_of) {
-        return Err("its signature is wrong");
+        return Err("its signature is wrong: it was issued with another key");
     }
     serde_json::from_slice(&part(claims)?).map_err(|_| MALFORMED)
 }
 
 /// Claims of a token that nobody has checked, so they may only appear in the text of a refusal.
-#[derive(Deserialize)]
-pub(super) struct UnprovenClaims {
-    pub(super) iss: Option<String>,
+#[derive(Debug, Deserialize)]
+pub struct UnprovenClaims {
+    /// The issuer that the token names.
+    pub iss: Option<String>,
 }
 
 /// The claims of a token, without any check.
-pub(super) fn unproven_claims(token: &str) -> Option<UnprovenClaims> {
+#[must_use]
+pub fn unproven_claims(token: &str) -> Option<UnprovenClaims> {
     let claims = token.split('.').nth(1)?;
     let claims = URL_SAFE_NO_PAD.decode(claims).ok()?;
     serde_json::from_slice(&claims).ok()
 }
 
-pub(super) fn refused_error(why: &str) -> Error {
+/// The error of a refused token.
+#[must_use]
+pub fn refused_error(why: &str) -> Error {
     Error::new(ErrorKind::AccessDenied, format!("token refused: {why}"))
 }
 
-pub(super) fn unix_seconds(time: SystemTime) -> u64 {
+/// The audience: one name, or several in an array (RFC 7519, 4.1.3). Some libraries write an array
+/// for a single name too.
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(untagged)]
+pub enum Audience {
+    /// One name.
+    One(String),
+    /// Several names.
+    Several(Vec<String>),
+}
+
+impl Audience {
+    /// Whether the token is for this audience.
+    #[must_use]
+    pub fn names(&self, audience: &str) -> bool {
+        match self {
+            Self::One(name) => name == audience,
+            Self::Several(names) => names.iter().any(|name| name == audience),
+        }
+    }
+}
+
+/// The claims about time, in seconds since 1970.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+pub struct Times {
+    /// When the token was issued.
+    pub iat: u64,
+    /// When the token expires.
+    pub exp: u64,
+    /// When the token begins to be valid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nbf: Option<u64>,
+}
+
+impl Times {
+    /// The times of a token that is valid from `now` for `ttl`.
+    #[must_use]
+    pub const fn from_now(now: u64, ttl: Duration) -> Self {
+        Self {
+            iat: now,
+            exp: now.saturating_add(ttl.as_secs()),
+            nbf: Some(now),
+        }
+    }
+
+    /// Whether a token with these times is valid at this time, with a leeway for the clocks of
+    /// issuer and reader.
+    ///
+    /// # Errors
+    /// The reason why the token is refused.
+    pub fn check(&self, now: u64) -> Result<(), TokenProblem> {
+        if self.exp.saturating_add(LEEWAY) < now {
+            return Err("it has expired");
+        }
+        if self.nbf.is_some_and(|from| from > now + LEEWAY) {
+            return Err("it is not valid yet");
+        }
+        if self.iat > now + LEEWAY {
+            return Err("it was issued in the future");
+        }
+        Ok(())
+    }
+
+    /// The time from issue to expiry.
+    #[must_use]
+    pub const fn lifetime(&self) -> Duration {
+        Duration::from_secs(self.exp.saturating_sub(self.iat))
+    }
+
+    /// The time from `now` until the token is refused for its age.
+    #[must_use]
+    pub const fn left(&self, now: u64) -> Duration {
+        Duration::from_secs(self.exp.saturating_add(LEEWAY).saturating_sub(now))
+    }
+}
+
+/// Seconds since 1970.
+#[must_use]
+pub fn unix_seconds(time: SystemTime) -> u64 {
     time.duration_since(SystemTime::UNIX_EPOCH)
         .map_or(0, |since| since.as_secs())
 }
