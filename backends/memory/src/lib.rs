@@ -30,8 +30,8 @@
 //! - `memory`: the store that callers open.
 //! - `table`: the lock table, a synchronous state machine with the time passed in. The table is
 //!   public, so that a server can host it.
-//! - `shard`, `row`, `store_queue`: the parts of the table: one shard, one held lock, and the
-//!   contenders of one lock in order.
+//! - `shard`, `row`, `row_counts`, `store_queue`: the parts of the table: one shard, one held lock,
+//!   how many there are, and the contenders of one lock in order.
 //! - `held_lock`: a held lock in a form that a server stores while it does not run.
 //! - `lock`, `wait`: the asynchronous shell around the table.
 //! - `records`: the versioned key-value store.
@@ -47,6 +47,7 @@ mod lock;
 mod memory;
 mod records;
 mod row;
+mod row_counts;
 mod shard;
 mod store_queue;
 mod table;

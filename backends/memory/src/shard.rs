@@ -3,13 +3,17 @@
 //! Invariant: the tokens and the queue entries of a shard rise strictly, even for a name that was
 //! released and has no row any more, because one counter serves all names of the shard.
 
-use std::collections::{HashMap, VecDeque};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
 use distlock_core::{FencingToken, Lease, LockName, LossReason, Moment};
 use foldhash::fast::RandomState;
 
 use crate::{
     row::Row,
+    row_counts::RowCounts,
     store_queue::{DeferredWakes, StoreQueue},
 };
 
@@ -36,11 +40,16 @@ pub(crate) struct Shard {
     /// here gets the reason `ForceReleased`. Two locks of a shard can have the same token, because
     /// a renewal can raise a token to any number.
     pub(crate) forced: VecDeque<(LockName, FencingToken)>,
+    /// The leases that have expired so far, as far as their rows were removed or replaced.
+    pub(crate) expired: u64,
+    /// The numbers of rows of all shards, and the place of this shard among them.
+    counts: Arc<RowCounts>,
+    at: usize,
 }
 
 impl Shard {
-    /// Creates an empty shard.
-    pub(crate) fn new(hasher: RandomState) -> Self {
+    /// Creates an empty shard at this place.
+    pub(crate) fn new(hasher: RandomState, counts: Arc<RowCounts>, at: usize) -> Self {
         Self {
             rows: HashMap::with_hasher(hasher.clone()),
             queues: HashMap::with_hasher(hasher),
@@ -49,7 +58,20 @@ impl Shard {
             last_entry: 0,
             sweep_at: SMALL_ROW_COUNT,
             forced: VecDeque::new(),
+            expired: 0,
+            counts,
+            at,
         }
+    }
+
+    /// Notes that the number of rows has changed.
+    pub(crate) fn count_rows(&self) {
+        self.counts.set(self.at, self.rows.len());
+    }
+
+    /// Whether the table has as many rows as it may have; `Some` with that number.
+    pub(crate) fn is_full(&self) -> Option<usize> {
+        self.counts.is_full(self.rows.len())
     }
 
     /// Stores a force-released lease, so that its holder gets the reason.
@@ -72,6 +94,7 @@ impl Shard {
     ) -> bool {
         self.rows.remove(name);
         self.shrink_rows();
+        self.count_rows();
         !self.queues.is_empty()
             && self
                 .queues
@@ -115,9 +138,12 @@ impl Shard {
 
     /// Removes all expired rows, and sets the row count at which the next removal is due.
     pub(crate) fn remove_expired(&mut self, now: Moment) {
+        let before = self.rows.len();
         self.rows.retain(|_, row| row.is_live(now));
+        self.expired += u64::try_from(before - self.rows.len()).unwrap_or(0);
         self.sweep_at = (self.rows.len() * 2).max(SMALL_ROW_COUNT);
         self.shrink_rows();
+        self.count_rows();
     }
 
     /// Returns memory to the allocator when less than an eighth of the map's room is used. The map

@@ -7,6 +7,7 @@
 use std::{
     collections::{BTreeMap, hash_map},
     hash::BuildHasher as _,
+    sync::Arc,
     task::Waker,
     time::Duration,
 };
@@ -22,6 +23,7 @@ use foldhash::fast::RandomState;
 use crate::{
     HeldLock,
     row::Row,
+    row_counts::RowCounts,
     shard::Shard,
     store_queue::{DeferredWakes, QueueEntry, StoreQueue},
 };
@@ -68,6 +70,7 @@ impl Now {
 pub struct Table {
     // No change of a shard can panic halfway, so a shard is always whole.
     shards: Box<[Mutex<Shard>]>,
+    counts: Arc<RowCounts>,
     hasher: RandomState,
 }
 
@@ -91,10 +94,11 @@ impl Table {
     #[must_use]
     pub fn new() -> Self {
         let hasher = RandomState::default();
+        let counts = Arc::new(RowCounts::new(SHARDS));
+        let shard = |at| Mutex::new(Shard::new(hasher.clone(), Arc::clone(&counts), at));
         Self {
-            shards: (0..SHARDS)
-                .map(|_| Mutex::new(Shard::new(hasher.clone())))
-                .collect(),
+            shards: (0..SHARDS).map(shard).collect(),
+            counts,
             hasher,
         }
     }
@@ -106,8 +110,28 @@ impl Table {
     /// `Busy(None)`: the lock is free, and it is reserved for another contender.
     ///
     /// # Errors
-    /// [`ErrorKind::LimitExceeded`] when no higher token exists.
+    /// [`ErrorKind::LimitExceeded`] when no higher token exists; also, with
+    /// [`is_retryable`](Error::is_retryable), when the table has [as many rows as it
+    /// may](Self::limit_rows).
     pub fn try_acquire(
+        &self,
+        now: Now,
+        request: &AcquireRequest,
+        entry: Option<QueueEntry>,
+    ) -> Result<Attempt<FencingToken>> {
+        match self.attempt(now, request, entry) {
+            // The table is full, and may have rows that have expired.
+            Err(error) if error.is_retryable() && self.counts.begin_sweep(now.boot) => {
+                for shard in &self.shards {
+                    shard.lock().remove_expired(now.boot);
+                }
+                self.attempt(now, request, entry)
+            }
+            attempt => attempt,
+        }
+    }
+
+    fn attempt(
         &self,
         now: Now,
         request: &AcquireRequest,
@@ -119,6 +143,7 @@ impl Table {
         if shard.rows.len() >= shard.sweep_at {
             shard.remove_expired(now.boot);
         }
+        let full = shard.is_full();
         let token = match shard.rows.entry(request.name.clone()) {
             hash_map::Entry::Occupied(mut row) if row.get().is_live(now.boot) => {
                 let row = row.get_mut();
@@ -133,6 +158,9 @@ impl Table {
                 row.token()
             }
             free => {
+                if let (Some(most), hash_map::Entry::Vacant(_)) = (full, &free) {
+                    return Err(too_many(most));
+                }
                 if let Some(queue) = shard.queues.get_mut(&request.name) {
                     if let Some(entry) = entry {
                         queue.mark_present(entry);
@@ -145,10 +173,14 @@ impl Table {
                 }
                 let token = FencingToken::hybrid(shard.last_token, now.wall_micros)?;
                 shard.last_token = token.get();
+                if matches!(free, hash_map::Entry::Occupied(_)) {
+                    shard.expired += 1;
+                }
                 free.insert_entry(Row::new(now, token, request));
                 token
             }
         };
+        shard.count_rows();
         if let Some(entry) = entry {
             shard.with_queue(&request.name, |queue| queue.leave(entry, &mut deferred));
         }
@@ -337,6 +369,7 @@ impl Table {
             };
         }
         shard.rows.insert(held.name.clone(), Row::restored(held));
+        shard.count_rows();
         shard.last_token = shard.last_token.max(held.token.get());
         if let Some(queue) = shard.queues.get_mut(&held.name) {
             queue.end_turn();
@@ -352,19 +385,21 @@ impl Table {
         }
     }
 
-    /// Removes the rows of all expired leases.
-    pub fn remove_expired(&self, now: Moment) {
-        for shard in &self.shards {
-            shard.lock().remove_expired(now);
-        }
-    }
-
     /// Returns the number of rows in memory, including expired rows that are not removed yet.
     pub fn rows(&self) -> usize {
-        self.shards
-            .iter()
-            .map(|shard| shard.lock().rows.len())
-            .sum()
+        self.counts.all()
+    }
+
+    /// Sets the most rows: a new row beyond them is refused. While a table with more than a hundred
+    /// rows is filled, it may exceed this number by a few.
+    pub fn limit_rows(&self, most: usize) {
+        self.counts.set_most(most);
+    }
+
+    /// Returns how many leases have expired so far. An expired lease counts when its row is removed
+    /// or replaced.
+    pub fn expired(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.lock().expired).sum()
     }
 
     /// Adds an entry for the owner of this request to the store queue of its lock.
@@ -466,4 +501,10 @@ impl Table {
         let at = usize::try_from(self.hasher.hash_one(name) >> 32).unwrap_or(0) % SHARDS;
         self.shards[at].lock()
     }
+}
+
+/// The error of a row beyond the most rows.
+fn too_many(most: usize) -> Error {
+    let problem = format!("{most} locks are held, and no more are allowed");
+    Error::new(ErrorKind::LimitExceeded, problem).passing()
 }
