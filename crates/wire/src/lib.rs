@@ -43,6 +43,9 @@ pub mod v1 {
 }
 mod value;
 
+/// The descriptors of the protocol in their encoded form, for reflection.
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("generated/distlock.lock.v1.bin");
+
 pub use limits::{
     ANSWER_BYTES, CALL_BYTES, DEFAULT_PORT, FRAME_BYTES, MAX_LISTED, MAX_READ, VERSION, VERSIONS,
     check_versions,
