@@ -24,6 +24,7 @@
 //! | the servers and the options | `config`, `driver` |
 //! | the handle: its batches, and its two parts | `store` |
 //! | connects to one of the servers, one attempt at a time | `link` |
+//! | one connection: TCP, TLS or a Unix socket, and the token | `dial` |
 //! | the operations without an answer, and the pushes of one connection | `session` |
 //! | a batch: its messages and its answers | `batch` |
 //! | what shows a server that has crashed which leases it has granted | `proofs` |
@@ -39,6 +40,7 @@
 
 mod batch;
 mod config;
+mod dial;
 mod driver;
 mod error;
 mod link;
@@ -49,6 +51,6 @@ mod session;
 mod store;
 mod wait;
 
-pub use config::{Host, RemoteConfig};
+pub use config::{Host, RemoteConfig, RemoteTls};
 pub use driver::RemoteDriver;
 pub use store::Remote;

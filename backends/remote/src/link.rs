@@ -16,18 +16,19 @@ use distlock_wire::{
 };
 use tokio::{runtime::Handle, sync::mpsc};
 use tokio_stream::wrappers::UnboundedReceiverStream;
-use tonic::transport::Endpoint;
+use tonic::{
+    Request,
+    metadata::{Ascii, MetadataValue},
+};
 use uuid::Uuid;
 
 use crate::{
     config::{Host, RemoteConfig},
+    dial::Dial,
     error::{BACKEND, invalid, no_answer, refused, unavailable},
     proofs::Proofs,
     session::{self, Reply, Session},
 };
-
-/// Bytes that the server may send before this client takes them.
-const WINDOW: u32 = 4 * 1024 * 1024;
 
 /// The link of one handle to its servers.
 #[derive(Debug)]
@@ -49,6 +50,7 @@ pub(crate) struct Link {
 #[derive(Debug)]
 struct LinkShared {
     config: RemoteConfig,
+    dial: Dial,
     clock: Arc<dyn Clock>,
     gate: Arc<ConnectGate>,
     count: RequestCount,
@@ -61,6 +63,7 @@ impl Link {
         let hosts: Vec<_> = config.hosts.iter().map(ToString::to_string).collect();
         let gate = ConnectGate::of(format!("{BACKEND}://{}", hosts.join(",")));
         let shared = LinkShared {
+            dial: Dial::new(&config, Arc::clone(&clock))?,
             config,
             clock,
             gate,
@@ -117,6 +120,13 @@ impl Link {
             return Ok(session);
         }
         let clock = Arc::clone(&self.shared.clock);
+        let former = self.session.lock().clone();
+        if let Some(former) = former {
+            // The server that stops still answers what was sent. A connection that is newer would
+            // end that session, if it goes to the same server.
+            let limit = self.shared.config.request_timeout;
+            at_most(&*clock, limit, former.ended()).await;
+        }
         let session = self.shared.gate.connect(&*clock, self.connect()).await?;
         *self.session.lock() = Some(Arc::clone(&session));
         Ok(session)
@@ -167,21 +177,21 @@ impl Link {
         Err(failure.unwrap_or_else(|| unavailable("no server is named")))
     }
 
+    /// Makes one attempt, with the token that is read for it.
     async fn connect_to(&self, host: &Host) -> Result<Arc<Session>> {
+        let dial = &self.shared.dial;
+        dial.credentials
+            .connect(async |shown| self.open_session(host, dial.header(&shown)?).await)
+            .await
+    }
+
+    async fn open_session(
+        &self,
+        host: &Host,
+        token: Option<MetadataValue<Ascii>>,
+    ) -> Result<Arc<Session>> {
         let name = host.to_string();
-        let endpoint = Endpoint::from_shared(format!("http://{name}")).map_err(|error| {
-            unavailable(format!("{name} is no address of a server")).caused_by(error)
-        })?;
-        let endpoint = endpoint
-            .tcp_nodelay(true)
-            .initial_stream_window_size(WINDOW)
-            .initial_connection_window_size(WINDOW)
-            .http2_keep_alive_interval(self.shared.config.request_timeout)
-            .keep_alive_timeout(self.shared.config.request_timeout)
-            .keep_alive_while_idle(true);
-        let channel = endpoint.connect().await.map_err(|error| {
-            unavailable(format!("no connection to {name}")).caused_by(root_cause(&error))
-        })?;
+        let channel = self.shared.dial.connect(host).await?;
         let (frames, receiver) = mpsc::unbounded_channel();
         let hello = v1::Hello {
             client: self.client.as_bytes().to_vec(),
@@ -198,7 +208,11 @@ impl Link {
         let mut client = LockServiceClient::new(channel)
             .max_decoding_message_size(FRAME_BYTES)
             .max_encoding_message_size(FRAME_BYTES);
-        let opened = client.session(UnboundedReceiverStream::new(receiver)).await;
+        let mut call = Request::new(UnboundedReceiverStream::new(receiver));
+        if let Some(token) = token {
+            call.metadata_mut().insert("authorization", token);
+        }
+        let opened = client.session(call).await;
         let mut from_server = opened
             .map_err(|status| refused(&name, &status))?
             .into_inner();
@@ -288,13 +302,4 @@ impl Drop for Link {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-/// The text of the innermost cause, which says what the system reported.
-fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
 }

@@ -1,7 +1,8 @@
 //! One connection with its stream: the operations without an answer, and the pushes.
 //!
 //! Invariant: each operation that was sent gets its answer, or learns that the session has ended.
-//! After the end of a session nothing is sent on it.
+//! After the end of a session nothing is sent on it, and after the server has said that it stops
+//! nothing new: what was sent before is still answered.
 
 use std::{
     collections::HashMap,
@@ -37,11 +38,14 @@ pub(crate) struct Session {
     /// The number of the server's start; 0 if its locks are in another store.
     pub(crate) start: u64,
     state: Mutex<State>,
+    over: Notify,
 }
 
 struct State {
     /// `None` after the end.
     frames: Option<UnboundedSender<v1::ClientFrame>>,
+    /// The server ends the session soon.
+    closing: bool,
     /// Why the session ended.
     why: Option<String>,
     last_id: u64,
@@ -96,6 +100,7 @@ impl Session {
             start: welcome.start,
             state: Mutex::new(State {
                 frames: Some(frames),
+                closing: false,
                 why: None,
                 last_id: 0,
                 pending: HashMap::new(),
@@ -103,11 +108,29 @@ impl Session {
                 losses: HashMap::new(),
                 reader: None,
             }),
+            over: Notify::new(),
         }
     }
 
+    /// Whether new operations can be sent.
     pub(crate) fn is_live(&self) -> bool {
-        self.state.lock().frames.is_some()
+        let state = self.state.lock();
+        state.frames.is_some() && !state.closing
+    }
+
+    /// Waits for the end of the session.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub(crate) async fn ended(&self) {
+        loop {
+            // Before the look at the state, so that an end in between is not missed.
+            let over = self.over.notified();
+            if self.state.lock().frames.is_none() {
+                return;
+            }
+            over.await;
+        }
     }
 
     /// Sends operations in one frame.
@@ -209,6 +232,7 @@ impl Session {
         let waiters = std::mem::take(&mut state.waiters);
         state.losses.clear();
         drop(state);
+        self.over.notify_waiters();
         drop(pending);
         // A waiter asks again, and so learns of the end.
         waiters.values().for_each(|signal| signal.wake());
@@ -257,11 +281,15 @@ impl Session {
                 None => {}
             }
         }
-        if closing && state.pending.is_empty() {
-            drop(state);
+        if closing {
+            state.closing = true;
+            // Each waiter makes its next attempt on another session.
+            woken.extend(state.waiters.values().cloned());
+        }
+        let is_done = state.closing && state.pending.is_empty();
+        drop(state);
+        if is_done {
             self.end("the server stops");
-        } else {
-            drop(state);
         }
         // Wakers and listeners run code of others, which may use this session.
         for (sender, answer) in answered {
@@ -276,11 +304,12 @@ impl Session {
 
 impl State {
     fn open_frames(&self, host: &str) -> Result<UnboundedSender<v1::ClientFrame>> {
-        self.frames.clone().ok_or_else(|| self.ended(host))
+        let frames = self.frames.clone().filter(|_| !self.closing);
+        frames.ok_or_else(|| self.ended(host))
     }
 
     fn ended(&self, host: &str) -> Error {
-        let why = self.why.as_deref().unwrap_or("the connection ended");
+        let why = self.why.as_deref().unwrap_or("the server stops");
         unavailable(format!("the session with {host} has ended: {why}"))
     }
 }
