@@ -29,7 +29,9 @@ mod output;
 mod processes;
 pub mod program;
 mod progress;
+mod reload;
 mod stderr;
+mod systemd;
 mod values;
 
 use std::process::ExitCode;

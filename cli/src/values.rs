@@ -3,6 +3,7 @@
 use std::{ffi::OsStr, os::unix::ffi::OsStrExt as _, time::Duration};
 
 use distlock::{FencingToken, HolderLabel, LockName};
+use distlock_server::OperationGroup;
 
 use crate::exit::{Failure, Outcome};
 
@@ -43,6 +44,12 @@ pub(crate) fn parse_rate(text: &str) -> Result<u32, String> {
 pub(crate) fn parse_session(text: &str) -> Result<uuid::Uuid, String> {
     uuid::Uuid::try_parse(text)
         .map_err(|_| "a session is a UUID, as `distlock gateway lookup` shows it".to_owned())
+}
+
+/// Parses a group of operations of a lock server's token, for clap.
+pub(crate) fn parse_operation(text: &str) -> Result<OperationGroup, String> {
+    text.parse()
+        .map_err(|error: distlock::Error| error.message().to_owned())
 }
 
 /// Checks the value of `--holder`.

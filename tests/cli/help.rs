@@ -2,7 +2,7 @@
 
 use crate::support::Home;
 
-const COMMANDS: [&[&str]; 36] = [
+const COMMANDS: [&[&str]; 37] = [
     &[],
     &["demo"],
     &["demo", "recipes"],
@@ -28,6 +28,7 @@ const COMMANDS: [&[&str]; 36] = [
     &["gateway", "nodes"],
     &["gateway", "health"],
     &["serve"],
+    &["serve", "token"],
     &["conformance"],
     &["doctor"],
     &["migrate"],

@@ -43,7 +43,7 @@ async fn open(url: &str) -> Result<Store> {
 
 fn config() -> ServerConfig {
     let mut config = ServerConfig::default();
-    config.listen = "127.0.0.1:0".to_owned();
+    config.listen = Some("127.0.0.1:0".to_owned());
     config
 }
 
@@ -63,7 +63,7 @@ async fn serve(url: &str) -> Result<Subject> {
 
 /// The clients of a server, which serves until this process ends.
 async fn subject(name: &str, server: LockServer) -> Result<Subject> {
-    let url = format!("distlock://{}", server.address());
+    let url = server.url().to_owned();
     tokio::spawn(server.run(std::future::pending()));
     let program = env::current_exe().expect("this program");
     let workers = Workers::new(program, [WORKER], url.clone());

@@ -17,7 +17,7 @@ use distlock_wire::{
 };
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::{memory::Host, session::Outgoing};
+use crate::{memory::Host, meters::Meters, session::Outgoing};
 
 /// The store, as the operations of clients see it.
 #[derive(Debug)]
@@ -28,6 +28,7 @@ pub(crate) struct Operations {
     max_lease: Ttl,
     /// The hosted table, if the store is in the memory of this server.
     host: Option<Arc<Host>>,
+    meters: Meters,
 }
 
 /// The caller of an operation.
@@ -38,6 +39,8 @@ pub(crate) struct Caller<'a> {
     pub(crate) losses: LossSink<'a>,
     /// The holder of the leases that the caller restores.
     pub(crate) label: &'a HolderLabel,
+    /// Who shows the token of the caller, if the server asks for one.
+    pub(crate) subject: Option<&'a str>,
 }
 
 /// See [`Caller::losses`].
@@ -46,12 +49,17 @@ pub(crate) type LossSink<'a> = Option<&'a UnboundedSender<Outgoing>>;
 impl Operations {
     pub(crate) fn new(store: &Store, max_lease: Ttl, host: Option<Arc<Host>>) -> Self {
         Self {
+            meters: Meters::new(host.is_some()),
             host,
             lock: store.backend(),
             records: store.records(),
             clock: store.clock(),
             max_lease,
         }
+    }
+
+    pub(crate) const fn max_lease(&self) -> Duration {
+        self.max_lease.duration()
     }
 
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
@@ -83,6 +91,10 @@ impl Operations {
         self.host.as_ref()
     }
 
+    pub(crate) const fn meters(&self) -> &Meters {
+        &self.meters
+    }
+
     /// Whether the records of the store tell their age.
     pub(crate) fn tells_ages(&self) -> bool {
         self.records.tells_ages()
@@ -108,7 +120,7 @@ impl Operations {
                 answer.map(answer::Answer::HandOver)
             }
             Asked::ForceRelease(it) => self
-                .force_release(it)
+                .force_release(it, caller)
                 .await
                 .map(answer::Answer::ForceRelease),
             Asked::Inspect(it) => self.inspect(it).await.map(answer::Answer::Inspect),
@@ -156,6 +168,7 @@ impl Operations {
         if let Some(acquire_answer::Answer::Granted(wire)) = &mut answer.answer
             && let Attempt::Acquired(grant) = attempt
         {
+            self.meters.count_grant();
             wire.proof = self.proof(grant, request);
         }
         answer
@@ -234,6 +247,7 @@ impl Operations {
         if let Some(hand_over_answer::Answer::Granted(wire)) = &mut answer.answer
             && let HandOver::Done(grant) = &outcome
         {
+            self.meters.count_grant();
             wire.proof = self.proof(grant, &next);
         }
         Ok(answer)
@@ -242,15 +256,17 @@ impl Operations {
     pub(crate) async fn force_release(
         &self,
         wire: v1::ForceReleaseLock,
+        caller: Caller<'_>,
     ) -> Result<v1::ForceReleaseAnswer> {
         let (name, token) = wire.read()?;
-        let outcome = self.lock.force_release(&name, token).await?;
+        let outcome = self.lock.force_release(&name, token).await;
+        // Also without an answer of the store, because the lock may be free then.
         tracing::info!(
             target: "distlock::audit",
-            lock = ?name, %token, ?outcome,
+            lock = ?name, %token, ?outcome, client = %caller.label, subject = caller.subject,
             "a client force-released a lock"
         );
-        Ok(outcome.into())
+        Ok(outcome?.into())
     }
 
     pub(crate) async fn inspect(&self, wire: v1::InspectLock) -> Result<v1::LockState> {

@@ -9,6 +9,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::{
+    access::{Access, Guarded},
     operations::{Caller, Operations},
     session::{self, SessionContext},
     unary,
@@ -22,14 +23,40 @@ pub(crate) struct Service {
     pub(crate) context: Arc<SessionContext>,
 }
 
+/// A unary call that may be carried out.
+struct Received<T> {
+    call: T,
+    /// The moment of its receipt.
+    at: Moment,
+    access: Access,
+}
+
 impl Service {
-    /// The message of a unary call, and the moment of its receipt.
-    fn receive<T>(&self, call: Request<T>) -> (&Arc<Operations>, T, Moment) {
-        let received = self.context.operations.clock().now();
+    /// Takes a unary call that the caller's token allows.
+    fn receive<T: Guarded>(&self, call: Request<T>) -> Result<Received<T>, Status> {
+        let at = self.context.operations.clock().now();
+        let access = self.context.gate.admit(call.metadata())?;
         if let Some(connection) = call.extensions().get::<ConnectionHandle>() {
             connection.mark_logged_in();
         }
-        (&self.context.operations, call.into_inner(), received)
+        let call = call.into_inner();
+        match access.check(&call) {
+            Ok(()) => Ok(Received { call, at, access }),
+            Err(error) => Err(v1::Error::from(&error).into_status()),
+        }
+    }
+
+    fn operations(&self) -> &Operations {
+        &self.context.operations
+    }
+
+    /// The caller with this access.
+    fn caller<'a>(&'a self, access: &'a Access) -> Caller<'a> {
+        Caller {
+            losses: None,
+            label: &self.context.unnamed,
+            subject: access.subject(),
+        }
     }
 }
 
@@ -48,76 +75,74 @@ impl LockService for Service {
         &self,
         call: Request<Streaming<v1::ClientFrame>>,
     ) -> Answered<Self::SessionStream> {
+        let access = self.context.gate.admit(call.metadata())?;
         let connection = call.extensions().get::<ConnectionHandle>().cloned();
         let context = Arc::clone(&self.context);
-        let frames = session::start(context, call.into_inner(), connection);
+        let frames = session::start(context, call.into_inner(), connection, access);
         Ok(Response::new(frames))
     }
 
     async fn acquire(&self, call: Request<v1::AcquireCall>) -> Answered<v1::AcquireAnswer> {
-        let (_, call, received) = self.receive(call);
-        answered(unary::acquire(&self.context, call, received).await)
+        let Received { call, at, .. } = self.receive(call)?;
+        answered(unary::acquire(&self.context, call, at).await)
     }
 
     async fn renew(&self, call: Request<v1::RenewLease>) -> Answered<v1::RenewAnswer> {
-        let (operations, call, _) = self.receive(call);
-        let caller = Caller {
-            losses: None,
-            label: &self.context.unnamed,
-        };
-        answered(operations.renew(call, caller).await)
+        let Received { call, access, .. } = self.receive(call)?;
+        answered(self.operations().renew(call, self.caller(&access)).await)
     }
 
     async fn release(&self, call: Request<v1::ReleaseLease>) -> Answered<v1::ReleaseAnswer> {
-        let (operations, call, _) = self.receive(call);
-        answered(operations.release(call).await)
+        let call = self.receive(call)?.call;
+        answered(self.operations().release(call).await)
     }
 
     async fn hand_over(&self, call: Request<v1::HandOverLease>) -> Answered<v1::HandOverAnswer> {
-        let (operations, call, received) = self.receive(call);
-        answered(operations.hand_over(call, received, None).await)
+        let Received { call, at, .. } = self.receive(call)?;
+        answered(self.operations().hand_over(call, at, None).await)
     }
 
     async fn inspect(&self, call: Request<v1::InspectLock>) -> Answered<v1::LockState> {
-        let (operations, call, _) = self.receive(call);
-        answered(operations.inspect(call).await)
+        let call = self.receive(call)?.call;
+        answered(self.operations().inspect(call).await)
     }
 
     async fn list(&self, call: Request<v1::ListLocks>) -> Answered<v1::LockList> {
-        let (operations, call, _) = self.receive(call);
-        answered(operations.list(call).await)
+        let call = self.receive(call)?.call;
+        answered(self.operations().list(call).await)
     }
 
     async fn force_release(
         &self,
         call: Request<v1::ForceReleaseLock>,
     ) -> Answered<v1::ForceReleaseAnswer> {
-        let (operations, call, _) = self.receive(call);
-        answered(operations.force_release(call).await)
+        let Received { call, access, .. } = self.receive(call)?;
+        let caller = self.caller(&access);
+        answered(self.operations().force_release(call, caller).await)
     }
 
     async fn health(&self, call: Request<v1::CheckHealth>) -> Answered<v1::HealthReport> {
-        let (operations, _, _) = self.receive(call);
-        answered(operations.health().await)
+        self.receive(call)?;
+        answered(self.operations().health().await)
     }
 
     async fn get_records(&self, call: Request<v1::ReadRecords>) -> Answered<v1::RecordValues> {
-        let (operations, call, _) = self.receive(call);
-        answered(operations.get(call).await)
+        let call = self.receive(call)?.call;
+        answered(self.operations().get(call).await)
     }
 
     async fn put_record(&self, call: Request<v1::WriteRecord>) -> Answered<v1::WriteAnswer> {
-        let (operations, call, _) = self.receive(call);
-        answered(operations.put(call).await)
+        let call = self.receive(call)?.call;
+        answered(self.operations().put(call).await)
     }
 
     async fn delete_record(&self, call: Request<v1::RemoveRecord>) -> Answered<v1::RemoveAnswer> {
-        let (operations, call, _) = self.receive(call);
-        answered(operations.delete(call).await)
+        let call = self.receive(call)?.call;
+        answered(self.operations().delete(call).await)
     }
 
     async fn scan_records(&self, call: Request<v1::ListRecords>) -> Answered<v1::RecordList> {
-        let (operations, call, _) = self.receive(call);
-        answered(operations.scan(call).await)
+        let call = self.receive(call)?.call;
+        answered(self.operations().scan(call).await)
     }
 }

@@ -20,9 +20,9 @@ async fn agent(behind: &str) -> String {
         .open(behind)
         .await;
     let mut config = ServerConfig::default();
-    config.listen = "127.0.0.1:0".to_owned();
+    config.listen = Some("127.0.0.1:0".to_owned());
     let server = LockServer::start(config, store.unwrap()).await.unwrap();
-    let address = server.address().to_string();
+    let address = server.address().unwrap().to_string();
     tokio::spawn(server.run(std::future::pending()));
     address
 }

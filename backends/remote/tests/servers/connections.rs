@@ -15,10 +15,10 @@ use distlock_server::{LockServer, ServerConfig, StateOptions};
 /// A server over a store in memory, and a handle on the store itself.
 async fn server(memory: &Memory) -> SocketAddr {
     let mut config = ServerConfig::default();
-    config.listen = "127.0.0.1:0".to_owned();
+    config.listen = Some("127.0.0.1:0".to_owned());
     let store = Store::new(memory.lock(), memory.records());
     let server = LockServer::start(config, store).await.unwrap();
-    let address = server.address();
+    let address = server.address().unwrap();
     tokio::spawn(server.run(std::future::pending()));
     address
 }
@@ -120,7 +120,7 @@ async fn a_server_with_locks_in_its_own_memory_is_named_alone() {
     let folder = tempfile::tempdir().unwrap();
     let start = async |name: &str| {
         let mut config = ServerConfig::default();
-        config.listen = "127.0.0.1:0".to_owned();
+        config.listen = Some("127.0.0.1:0".to_owned());
         let state = StateOptions {
             path: folder.path().join(name),
             is_new: true,
@@ -129,7 +129,7 @@ async fn a_server_with_locks_in_its_own_memory_is_named_alone() {
         let clock = Arc::new(SystemClock);
         let server = LockServer::start_in_memory(config, state, records, clock).await;
         let server = server.unwrap();
-        let address = server.address();
+        let address = server.address().unwrap();
         tokio::spawn(server.run(std::future::pending()));
         address
     };

@@ -4,10 +4,10 @@ use std::{io::Read as _, time::Duration};
 
 use clap::Args;
 use distlock::backend::threads::no_thread;
-use distlock_gateway::{Certificates, Event};
+use distlock_gateway::Event;
 use rustix::process::Signal;
 use tokio::{
-    signal::unix::{Signal as SignalStream, SignalKind, signal},
+    signal::unix::{SignalKind, signal},
     sync::{
         broadcast::{self, error::RecvError},
         oneshot,
@@ -21,6 +21,14 @@ use crate::{
     exit::{Failure, Outcome, code},
     group::Signals,
     limits, output,
+    reload::{self, Reloaded},
+    systemd,
+};
+
+const RELOADED: Reloaded = Reloaded {
+    server: "node",
+    file: "certificate",
+    files: "certificates",
 };
 
 /// Run one node.
@@ -113,8 +121,16 @@ impl RunNode {
         }
         let printer = self.events.then(|| print_events(events)).transpose()?;
         let certificates = gateway.certificates();
-        let reloads = tokio::spawn(reload_at_hangups(certificates, hangups));
+        let reload = certificates.map(|certificates| {
+            move || {
+                let certificates = certificates.clone();
+                async move { certificates.reload().await }
+            }
+        });
+        let reloads = reload::at_hangups(hangups, RELOADED, reload);
+        systemd::notify_ready();
         let served = gateway.run(shutdown).await;
+        systemd::notify_stopping();
         reloads.abort();
         served?;
         store.close().await;
@@ -167,25 +183,6 @@ fn print_admin_token(token: &str, page: &str) {
          \x20 page:     {page}#token={token}\n\
          \x20 commands: export DISTLOCK_GATEWAY_ADMIN_TOKEN={token}"
     ));
-}
-
-/// Reads the certificates again at each HUP, if the configuration names any.
-async fn reload_at_hangups(certificates: Option<Certificates>, mut hangups: SignalStream) {
-    while hangups.recv().await.is_some() {
-        let Some(certificates) = &certificates else {
-            output::print_message(
-                "HUP: no certificate file is configured, so nothing was read again; \
-                 the node goes on",
-            );
-            continue;
-        };
-        match certificates.reload().await {
-            Ok(()) => output::print_message("certificates were read again"),
-            Err(error) => {
-                tracing::error!(%error, "wrong certificates: the node keeps the old ones");
-            }
-        }
-    }
 }
 
 /// The longest wait, after the node has ended, until the last events are printed.

@@ -68,6 +68,22 @@ impl StateFile {
         })
     }
 
+    /// Reads a file without opening it for use: another server may use it.
+    ///
+    /// # Errors
+    /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for a file that is no state, for
+    /// one on a network file system, and for one in a folder that does not exist.
+    pub(super) fn check(path: &Path) -> Result<()> {
+        let folder = folder_of(path);
+        if !folder.is_dir() {
+            return Err(wrong(path, "is in no folder that exists"));
+        }
+        if let Some(kind) = network_file_system(folder) {
+            return Err(on_network(path, kind));
+        }
+        read(path).map(drop)
+    }
+
     /// Where the files are.
     pub(super) fn place(&self) -> &str {
         &self.place
@@ -79,25 +95,9 @@ impl StateFile {
     /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for a file that is no state, and
     /// for an older copy. Such a file is never overwritten.
     pub(super) fn read(&self) -> Result<Option<State>> {
-        let text = match fs::read(&self.path) {
-            Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(wrong(&self.path, "cannot be read").caused_by(error)),
+        let Some(state) = read(&self.path)? else {
+            return Ok(None);
         };
-        let unreadable = |why| {
-            let problem = match why {
-                Unreadable::Foreign => "is no state file of a lock server",
-                Unreadable::OtherVersion => {
-                    "was written by another version of distlock: use that version"
-                }
-                Unreadable::Damaged => {
-                    "is damaged, so its tokens and leases are not known: restore it, or move it \
-                     away, and the server starts with a recovery"
-                }
-            };
-            wrong(&self.path, problem)
-        };
-        let state = State::from_text(&text).map_err(unreadable)?;
         // Locks that were force-released after the copy was made could be proven.
         if self
             .last_start(state.server)?
@@ -149,6 +149,29 @@ impl StateFile {
         let locks = fs::read(beside(&self.path, "locks")).ok()?;
         (digest(&locks) == expected).then_some(locks)
     }
+}
+
+/// Reads the state of this file, which may be an older copy; `None` if there is no file.
+fn read(path: &Path) -> Result<Option<State>> {
+    let text = match fs::read(path) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(wrong(path, "cannot be read").caused_by(error)),
+    };
+    let unreadable = |why| {
+        let problem = match why {
+            Unreadable::Foreign => "is no state file of a lock server",
+            Unreadable::OtherVersion => {
+                "was written by another version of distlock: use that version"
+            }
+            Unreadable::Damaged => {
+                "is damaged, so its tokens and leases are not known: restore it, or move it \
+                 away, and the server starts with a recovery"
+            }
+        };
+        wrong(path, problem)
+    };
+    State::from_text(&text).map(Some).map_err(unreadable)
 }
 
 /// The path of another file beside the state file.

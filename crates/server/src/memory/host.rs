@@ -22,12 +22,12 @@ use uuid::Uuid;
 use super::{
     ceiling::Ceiling,
     file::StateFile,
-    names::NameLimit,
     proof::{NotProven, Prover},
     recovering::Recovering,
     state::{CleanStop, ForcedLock, State},
     token_clock::TokenClock,
 };
+use crate::meters;
 
 /// The boot of this machine.
 const BOOT: &str = "/proc/sys/kernel/random/boot_id";
@@ -49,7 +49,6 @@ pub(crate) struct Host {
     tokens: Arc<TokenClock>,
     prover: Prover,
     max_lease: Ttl,
-    names: NameLimit,
     file: Arc<StateFile>,
     /// The state as the file holds it. The mutex is held while the file is written.
     state: tokio::sync::Mutex<State>,
@@ -76,6 +75,16 @@ struct Opened {
     earlier: Earlier,
     /// A moment at which no earlier start granted leases any more.
     now: Moment,
+}
+
+/// What the metrics show of the table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub(crate) held: usize,
+    /// The leases that have expired so far.
+    pub(crate) expired: u64,
+    /// The rest of the recovery.
+    pub(crate) recovery: Duration,
 }
 
 /// What is known of the locks of the earlier starts.
@@ -120,7 +129,6 @@ impl Host {
         path: &Path,
         is_new: bool,
         max_lease: Ttl,
-        names: usize,
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<Self>> {
         let path: PathBuf = path.to_owned();
@@ -166,7 +174,6 @@ impl Host {
             tokens,
             prover: Prover::new(state.server, state.start, state.key.clone()),
             max_lease,
-            names: NameLimit::new(names),
             file: Arc::new(file),
             state: tokio::sync::Mutex::new(state),
             ceiling: Mutex::new(ceiling),
@@ -260,30 +267,39 @@ impl Host {
         (!left.is_zero()).then_some(left)
     }
 
+    /// What the metrics show now.
+    pub(crate) fn observe(&self) -> Seen {
+        let table = self.memory.table();
+        Seen {
+            held: table.rows(),
+            expired: table.expired(),
+            recovery: self.recovery_left().unwrap_or_default(),
+        }
+    }
+
+    /// Limits the number of names with a lock.
+    pub(crate) fn limit_names(&self, most: usize) {
+        self.memory.table().limit_rows(most);
+    }
+
     /// Sleeps for this time.
     pub(super) async fn sleep(&self, time: Duration) {
         self.clock.sleep(time).await;
     }
 
-    /// Whether this lock may be granted to somebody new.
+    /// Whether a lock may be granted to somebody new.
     ///
     /// # Errors
-    /// [`ErrorKind::Unavailable`] during the recovery, [`ErrorKind::LimitExceeded`] if as many
-    /// locks are held as may be, and those of [`admit_token`](Self::admit_token).
-    pub(super) async fn admit(self: &Arc<Self>, name: &LockName) -> Result<()> {
-        if let Some(left) = self.recovery_left() {
-            return Err(recovering(left));
+    /// [`ErrorKind::Unavailable`] during the recovery, and those of
+    /// [`admit_token`](Self::admit_token).
+    pub(super) async fn admit(self: &Arc<Self>) -> Result<()> {
+        match self.recovery_left() {
+            Some(left) => {
+                meters::count_refusal("recovery");
+                Err(recovering(left))
+            }
+            None => self.admit_token().await,
         }
-        let (table, now) = (self.memory.table(), self.clock.now());
-        // An attempt on a held lock takes no room.
-        if !self.names.has_room(table, now) && table.inspect(now, name).held.is_none() {
-            let problem = format!(
-                "{} locks are held on this server, and no more may be",
-                self.names.most()
-            );
-            return Err(Error::new(ErrorKind::LimitExceeded, problem).passing());
-        }
-        self.admit_token().await
     }
 
     /// Whether a token may be granted.
@@ -586,4 +602,14 @@ fn not_written(error: io::Error) -> Error {
 
 fn stopped(error: tokio::task::JoinError) -> Error {
     Error::new(ErrorKind::Unavailable, "the server stops").caused_by(error)
+}
+
+/// Whether this server could start with the state of this file, which stays as it is.
+///
+/// # Errors
+/// [`ErrorKind::InvalidConfig`] for a file that is no state, and for a missing folder.
+pub(crate) async fn check(path: &Path) -> Result<()> {
+    let path = path.to_owned();
+    let checked = tokio::task::spawn_blocking(move || StateFile::check(&path));
+    checked.await.map_err(stopped)?
 }

@@ -8,10 +8,9 @@
 mod ceiling;
 mod file;
 mod host;
-mod names;
 mod proof;
 mod recovering;
 mod state;
 mod token_clock;
 
-pub(crate) use host::Host;
+pub(crate) use host::{Host, check};

@@ -12,6 +12,7 @@ use distlock_core::{
 };
 
 use super::host::{Host, recovering};
+use crate::meters;
 
 /// One handle on the hosted table.
 #[derive(Debug)]
@@ -54,6 +55,15 @@ async fn settled(
     Ok(attempt)
 }
 
+/// Counts an attempt that the table has refused.
+fn counted(attempt: Result<Attempt<Grant>>) -> Result<Attempt<Grant>> {
+    // The table refuses for now only if it is full.
+    if attempt.as_ref().is_err_and(Error::is_retryable) {
+        meters::count_refusal("names");
+    }
+    attempt
+}
+
 #[tonic::async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl DistLock for Recovering {
@@ -67,8 +77,8 @@ impl DistLock for Recovering {
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
-        self.host.admit(&request.name).await?;
-        let attempt = self.inner.try_acquire(request).await?;
+        self.host.admit().await?;
+        let attempt = counted(self.inner.try_acquire(request).await)?;
         let held = (&request.name, request.owner);
         settled(&self.host, &*self.inner, attempt, held).await
     }
@@ -190,14 +200,14 @@ struct RecoveringContender {
 #[deny(clippy::missing_trait_methods)]
 impl Contender for RecoveringContender {
     async fn attempt(&mut self) -> Result<Attempt<Grant>> {
-        self.host.admit(&self.name).await?;
-        let attempt = self.inner.attempt().await?;
+        self.host.admit().await?;
+        let attempt = counted(self.inner.attempt().await)?;
         settled(&self.host, &*self.locks, attempt, (&self.name, self.owner)).await
     }
 
     async fn attempt_as(&mut self, owner: OwnerId) -> Result<Attempt<Grant>> {
-        self.host.admit(&self.name).await?;
-        let attempt = self.inner.attempt_as(owner).await?;
+        self.host.admit().await?;
+        let attempt = counted(self.inner.attempt_as(owner).await)?;
         settled(&self.host, &*self.locks, attempt, (&self.name, owner)).await
     }
 

@@ -4,6 +4,7 @@
 //! among them. No frame is read after a newer connection of the same client has come.
 
 mod clients;
+mod held_names;
 mod outgoing;
 mod places;
 mod stream;

@@ -9,6 +9,8 @@ use std::{
 
 use distlock_core::{Error, ErrorKind, LockName, Result, sync::Mutex};
 
+use crate::meters;
+
 /// The places of all waiters of a server.
 #[derive(Debug)]
 pub(crate) struct WaiterPlaces {
@@ -47,6 +49,7 @@ impl WaiterPlaces {
         let mut taken = self.taken.lock();
         let Taken { all, names } = &mut *taken;
         if *all >= self.most {
+            meters::count_refusal("waiters");
             return Err(full(format!(
                 "{} callers wait for locks of this server, and no more may",
                 self.most
@@ -54,6 +57,7 @@ impl WaiterPlaces {
         }
         let of_name = names.entry(name.clone()).or_default();
         if *of_name >= self.most_of_one_name {
+            meters::count_refusal("waiters_of_name");
             return Err(full(format!(
                 "{} callers wait for this lock, and no more may",
                 self.most_of_one_name
@@ -65,6 +69,11 @@ impl WaiterPlaces {
             places: Arc::clone(self),
             name: name.clone(),
         })
+    }
+
+    /// How many places are taken.
+    pub(crate) fn taken(&self) -> usize {
+        self.taken.lock().all
     }
 }
 

@@ -1,7 +1,9 @@
 //! The frames of one session.
 //!
 //! Everything that is ready goes into one frame, so many answers share one write. While the client
-//! does not read, nothing more is carried out for it; then it is cut off.
+//! does not read, nothing more is carried out for it; then it is cut off. When the server stops, or
+//! the client's token expires, the client is told, and has a moment to go: what it has sent before
+//! is still carried out, so no operation is left without an answer.
 //!
 //! Invariant: what a session keeps in memory is bounded, whatever its client sends: one frame of
 //! the client, the allowed operations without an answer, and a few frames of answers.
@@ -17,7 +19,7 @@ use std::{
 use distlock_core::{Error, ErrorKind, HolderLabel, Moment, at_most};
 use distlock_listen::ConnectionHandle;
 use distlock_wire::{
-    FRAME_BYTES, check_versions,
+    check_versions,
     v1::{self, answer, operation::Operation as Asked, push, waiter_step},
 };
 use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
@@ -30,10 +32,13 @@ use uuid::Uuid;
 use super::{
     Clients, Outgoing, WaiterPlaces,
     clients::Place,
+    held_names::HeldNames,
     outgoing::NextFrame,
     waiter::{Step, Waiter, no_waiter},
 };
 use crate::{
+    ServerLimits,
+    access::{Access, Gate},
     calls::Calls,
     operations::{Caller, Operations, missing},
 };
@@ -45,8 +50,8 @@ const FRAMES_AHEAD: usize = 2;
 /// the waiter is in progress.
 const STEPS_AHEAD: usize = 1024;
 
-/// The time after which a client that reads nothing is cut off.
-const SLOW_READER: Duration = Duration::from_secs(10);
+/// The time that a client has to end its session after it was told that the session ends.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// What the sessions of a server share.
 #[derive(Debug)]
@@ -54,8 +59,9 @@ pub(crate) struct SessionContext {
     pub(crate) operations: Arc<Operations>,
     pub(crate) clients: Arc<Clients>,
     pub(crate) calls: Arc<Calls>,
-    /// The most operations of one session without an answer.
-    pub(crate) most_operations: usize,
+    pub(crate) limits: ServerLimits,
+    /// Checks the tokens of clients.
+    pub(crate) gate: Gate,
     pub(crate) waiters: Arc<WaiterPlaces>,
     /// The holder of a lease that a unary call restores: it names nobody.
     pub(crate) unnamed: HolderLabel,
@@ -72,16 +78,18 @@ pub(crate) fn start(
     context: Arc<SessionContext>,
     frames: Streaming<v1::ClientFrame>,
     connection: Option<ConnectionHandle>,
+    access: Access,
 ) -> ReceiverStream<Result<v1::ServerFrame, Status>> {
     let (out, receiver) = mpsc::channel(FRAMES_AHEAD);
     let tasks = context.tasks.clone();
     // A task of its own: the operations must end also if the connection breaks, because a dropped
     // operation may still reach the store, after one of the client's next connection.
     tasks.spawn(async move {
-        if let Err(status) = serve(&context, frames, connection.as_ref(), &out).await {
+        if let Err(status) = serve(&context, frames, connection.as_ref(), access, &out).await {
             tracing::debug!(%status, "a session ended");
             let clock = context.operations.clock();
-            let told = at_most(&**clock, SLOW_READER, out.send(Err(status))).await;
+            let limit = context.limits.slow_reader;
+            let told = at_most(&**clock, limit, out.send(Err(status))).await;
             // What waits for this client would stay in memory as long as the client does.
             if told.is_none()
                 && let Some(connection) = connection
@@ -97,6 +105,7 @@ async fn serve(
     context: &Arc<SessionContext>,
     mut frames: Streaming<v1::ClientFrame>,
     connection: Option<&ConnectionHandle>,
+    access: Access,
     out: &ServerFrames,
 ) -> Result<(), Status> {
     let first = frames.message().await.map_err(unreadable)?;
@@ -117,10 +126,17 @@ async fn serve(
     }
     let place = context.clients.admit(client, hello.connection).await?;
     let (sender, outgoing) = mpsc::unbounded_channel();
+    let most_held = Some(context.limits.names_per_client).filter(|most| *most > 0);
+    let held = most_held.map(|most| {
+        let clock = Arc::clone(context.operations.clock());
+        HeldNames::new(most, context.operations.max_lease(), clock)
+    });
     let mut session = Session {
         context: Arc::clone(context),
         out,
         label,
+        access,
+        held,
         frame: NextFrame::default(),
         read: (Vec::new().into_iter(), context.operations.clock().now()),
         running: FuturesUnordered::new(),
@@ -152,6 +168,9 @@ struct Session<'a> {
     out: &'a ServerFrames,
     /// Who has connected.
     label: HolderLabel,
+    access: Access,
+    /// The names of this session, if their number is limited.
+    held: Option<HeldNames>,
     frame: NextFrame,
     /// The operations of the last frame that have not begun, and the moment of its receipt.
     read: (vec::IntoIter<v1::Operation>, Moment),
@@ -177,8 +196,8 @@ impl Session<'_> {
                 operations.tells_ages(),
             )),
             limits: Some(v1::Limits {
-                frame_bytes: limit(FRAME_BYTES),
-                operations: limit(self.context.most_operations),
+                frame_bytes: limit(self.context.limits.frame_bytes),
+                operations: limit(self.context.limits.operations),
             }),
             start: operations.start_number(),
         };
@@ -196,22 +215,45 @@ impl Session<'_> {
         place: &Place,
     ) -> Result<(), Status> {
         let context = Arc::clone(&self.context);
+        let clock = Arc::clone(context.operations.clock());
+        let mut is_closing = false;
+        // The end of the token, and then that of the farewell.
+        let until = self.access.until();
+        let mut end = until.map(|until| clock.sleep(until.since(clock.now())));
+        let mut was_full = false;
         loop {
             let begins = self.begin_operations()?;
             self.gather();
             self.flush().await?;
-            if begins && !place.is_replaced() && !context.stop.is_cancelled() {
+            if begins && !place.is_replaced() {
                 continue;
             }
+            if !self.has_room() && !was_full {
+                context.operations.meters().full.increment(1);
+            }
+            was_full = !self.has_room();
+            let over = async {
+                match &mut end {
+                    Some(end) => end.await,
+                    None => std::future::pending().await,
+                }
+            };
             let reads = self.read.0.as_slice().is_empty() && self.has_room();
             tokio::select! {
                 biased;
                 () = place.replaced() => {
                     return Err(Status::aborted("a newer connection of this client has come"));
                 }
-                () = context.stop.cancelled() => {
+                () = over => {
+                    if is_closing {
+                        return Ok(());
+                    }
                     self.add(Outgoing::Push(push::Push::Closing(true)));
-                    return Ok(());
+                    (is_closing, end) = (true, Some(clock.sleep(FAREWELL)));
+                }
+                () = context.stop.cancelled(), if !is_closing => {
+                    self.add(Outgoing::Push(push::Push::Closing(true)));
+                    (is_closing, end) = (true, Some(clock.sleep(FAREWELL)));
                 }
                 Some((id, answer)) = self.running.next() => {
                     self.add(Outgoing::Answer(id, answer));
@@ -232,7 +274,7 @@ impl Session<'_> {
     }
 
     fn has_room(&self) -> bool {
-        self.ids.len() < self.context.most_operations
+        self.ids.len() < self.context.limits.operations
     }
 
     /// Begins operations that were read, as long as there is room for them and for their answers.
@@ -303,12 +345,15 @@ impl Session<'_> {
 
     async fn send(&mut self, frame: v1::ServerFrame) -> Result<(), Status> {
         let clock = self.context.operations.clock();
-        match at_most(&**clock, SLOW_READER, self.out.send(Ok(frame))).await {
+        let limit = self.context.limits.slow_reader;
+        match at_most(&**clock, limit, self.out.send(Ok(frame))).await {
             Some(Ok(())) => Ok(()),
             Some(Err(_)) => Err(Status::cancelled("the connection has ended")),
-            None => Err(Status::resource_exhausted(format!(
-                "the client has read nothing for {SLOW_READER:?}"
-            ))),
+            None => {
+                self.context.operations.meters().cut.increment(1);
+                let why = format!("the client has read nothing for {limit:?}");
+                Err(Status::resource_exhausted(why))
+            }
         }
     }
 
@@ -323,6 +368,10 @@ impl Session<'_> {
             return self.step(id, &step, received);
         }
         self.note_id(id)?;
+        if let Err(error) = self.may(&operation) {
+            self.refuse(id, &error);
+            return Ok(());
+        }
         if let Asked::Join(join) = operation {
             if let Err(error) = self.join(id, join) {
                 self.refuse(id, &error);
@@ -331,12 +380,19 @@ impl Session<'_> {
         }
         let operations = Arc::clone(&self.context.operations);
         let (sender, label) = (self.sender.clone(), self.label.clone());
+        let (access, held) = (self.access.clone(), self.held.clone());
         let mut running: Running = Box::pin(async move {
             let caller = Caller {
                 losses: Some(&sender),
                 label: &label,
+                subject: access.subject(),
             };
-            (id, operations.run(operation, received, caller).await)
+            let name = held.as_ref().and_then(|_| HeldNames::name_of(&operation));
+            let answer = operations.run(operation, received, caller).await;
+            if let (Some(held), Some((name, _))) = (held, name) {
+                held.note(&name, &answer);
+            }
+            (id, answer)
         });
         // A store in memory answers at once.
         match (&mut running).now_or_never() {
@@ -348,6 +404,15 @@ impl Session<'_> {
 
     fn refuse(&mut self, id: u64, error: &Error) {
         self.add(Outgoing::Answer(id, answer::Answer::Error(error.into())));
+    }
+
+    /// Whether the client may do this now.
+    fn may(&self, operation: &Asked) -> Result<(), Error> {
+        self.access.check(operation)?;
+        match (&self.held, HeldNames::name_of(operation)) {
+            (Some(held), Some((name, true))) => held.admit(&name),
+            _ => Ok(()),
+        }
     }
 
     /// Refuses an id that an operation without an answer has.
@@ -375,6 +440,7 @@ impl Session<'_> {
             operations: Arc::clone(&context.operations),
             steps: receiver,
             out: self.sender.clone(),
+            held: self.held.clone(),
             _place: place,
         };
         self.waiters.insert(join.waiter, steps);

@@ -5,11 +5,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use distlock_core::{AcquireRequest, Attempt, Contender, Error, ErrorKind, Moment, OwnerId};
+use distlock_core::{
+    AcquireRequest, Attempt, Contender, Error, ErrorKind, LockName, Moment, OwnerId,
+};
 use distlock_wire::v1::{self, answer, push};
 use tokio::sync::mpsc::{Receiver, UnboundedSender};
 
-use super::{Outgoing, WaiterPlace};
+use super::{Outgoing, WaiterPlace, held_names::HeldNames};
 use crate::operations::{Operations, announce};
 
 /// The longest wait without a look at the lock, by an attempt of the client.
@@ -32,6 +34,8 @@ pub(super) struct Waiter {
     pub(super) operations: Arc<Operations>,
     pub(super) steps: Receiver<Step>,
     pub(super) out: UnboundedSender<Outgoing>,
+    /// The names of the session, if their number is limited.
+    pub(super) held: Option<HeldNames>,
     pub(super) _place: WaiterPlace,
 }
 
@@ -74,9 +78,11 @@ impl Waiter {
             match step {
                 Some(Step::Attempt(id, received, owner)) => {
                     let mut request = request.clone();
-                    let attempt = match owner {
-                        None => contender.attempt().await,
-                        Some(owner) => {
+                    let name = request.name.clone();
+                    let attempt = match (self.may_hold(&name), owner) {
+                        (Err(error), _) => Err(error),
+                        (Ok(()), None) => contender.attempt().await,
+                        (Ok(()), Some(owner)) => {
                             request.owner = owner;
                             contender.attempt_as(owner).await
                         }
@@ -93,6 +99,9 @@ impl Waiter {
                         }
                         Err(error) => answer::Answer::Error((&error).into()),
                     };
+                    if let Some(held) = &self.held {
+                        held.note(name.as_str(), &answer);
+                    }
                     self.answer(id, answer);
                 }
                 Some(Step::Wait) => waiting = true,
@@ -111,6 +120,14 @@ impl Waiter {
                     return;
                 }
             }
+        }
+    }
+
+    /// Whether the session may hold this name as well.
+    fn may_hold(&self, name: &LockName) -> Result<(), Error> {
+        match &self.held {
+            Some(held) => held.admit(name.as_str()),
+            None => Ok(()),
         }
     }
 

@@ -4,4 +4,5 @@ mod support;
 
 mod hostile;
 mod restart;
+mod safety;
 mod sessions;

@@ -67,7 +67,7 @@ impl Place {
 
     async fn try_start(&self, is_new: bool, max_lease: Duration) -> distlock_core::Result<Running> {
         let mut config = ServerConfig::default();
-        config.listen = "127.0.0.1:0".to_owned();
+        config.listen = Some("127.0.0.1:0".to_owned());
         config.max_lease = max_lease;
         config.limits.names = NAMES;
         let path = self.path();
@@ -75,7 +75,8 @@ impl Place {
         let records = Memory::default().records();
         let clock = Arc::clone(&self.clock) as Arc<dyn Clock>;
         let server = LockServer::start_in_memory(config, state, records, clock).await?;
-        let endpoint = Endpoint::from_shared(format!("http://{}", server.address())).unwrap();
+        let endpoint =
+            Endpoint::from_shared(format!("http://{}", server.address().unwrap())).unwrap();
         let (stop, stopped) = oneshot::channel();
         let shutdown = async move {
             let _ = stopped.await;

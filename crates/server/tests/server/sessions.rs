@@ -344,7 +344,7 @@ async fn a_server_beyond_loopback_or_with_a_wrong_option_does_not_start() {
         let memory = Memory::default();
         let store = Store::new(memory.lock(), memory.records());
         let mut config = ServerConfig::default();
-        config.listen = listen.to_owned();
+        config.listen = Some(listen.to_owned());
         config.max_lease = max_lease;
         let error = LockServer::start(config, store).await.unwrap_err();
         assert_eq!(error.setting(), Some(setting), "{error}");

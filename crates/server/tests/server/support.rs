@@ -52,10 +52,10 @@ pub(crate) async fn serve_store(
     change: impl FnOnce(&mut ServerConfig),
 ) -> Served {
     let mut config = ServerConfig::default();
-    config.listen = "127.0.0.1:0".to_owned();
+    config.listen = Some("127.0.0.1:0".to_owned());
     change(&mut config);
     let server = LockServer::start(config, store).await.unwrap();
-    let address = server.address();
+    let address = server.address().unwrap();
     let served = tokio::spawn(server.run(shutdown));
     Served {
         address,
@@ -66,9 +66,13 @@ pub(crate) async fn serve_store(
 }
 
 impl Served {
-    pub(crate) async fn client(&self) -> LockServiceClient<Channel> {
+    pub(crate) async fn channel(&self) -> Channel {
         let endpoint = Endpoint::from_shared(self.url.clone()).unwrap();
-        LockServiceClient::new(endpoint.connect().await.unwrap())
+        endpoint.connect().await.unwrap()
+    }
+
+    pub(crate) async fn client(&self) -> LockServiceClient<Channel> {
+        LockServiceClient::new(self.channel().await)
     }
 
     /// A stream with this first frame.
