@@ -116,6 +116,7 @@ fn the_three_zookeeper_servers_know_each_other() {
 fn there_is_a_server_of_every_other_kind() {
     let services = services();
     for (name, image) in [
+        ("server", "distlock"),
         ("redis", "redis:"),
         ("valkey", "valkey/valkey:"),
         ("redis-primary", "redis:"),
@@ -179,6 +180,7 @@ fn the_advised_addresses_are_those_of_the_services() {
         }
     }
     let all = [
+        "distlock",
         "mariadb",
         "mysql",
         "postgres",
