@@ -9,9 +9,9 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
 use super::{
-    hand_over, memory,
-    options::{HandOverArgs, Measure, Peer},
-    quorum, redis, sql, sqlite,
+    echo, hand_over, memory,
+    options::{HandOverArgs, HeldArgs, Measure, Peer},
+    quorum, redis, server, sql, sqlite,
     target::{self, Target},
     waiting, zookeeper,
 };
@@ -35,6 +35,8 @@ Examples:
   distlock-lab peers redis --link 0.00025
   distlock-lab peers postgres --processes 4
   distlock-lab peers quorum --members 5
+  distlock-lab peers server --workload independent --concurrency 256
+  distlock-lab peers held --names 1000000
   distlock-lab peers zookeeper --workload contended --hold 0.001
   distlock-lab peers waiting --waiters 64
   distlock-lab peers rows --rows 1000000";
@@ -100,6 +102,17 @@ pub(crate) fn run(options: PeersOptions) -> anyhow::Result<()> {
             let run = quorum::run(measure.workload, options, args.members, delay);
             measure.print(&measure.runtime()?.block_on(run)?)?;
         }
+        Peer::Server(args) => {
+            let measure = &args.measure;
+            if let Some(contention) = args.between.contention() {
+                let server = server::start()?;
+                return measure.print_hand_overs(&server.url(), contention);
+            }
+            let run = server::run(measure.workload, measure.options(args.between.hold));
+            measure.print(&measure.runtime()?.block_on(run)?)?;
+        }
+        Peer::Held(args) => print_held(&args)?,
+        Peer::Echo => Runtime::new()?.block_on(echo::serve())?,
         Peer::Waiting(args) => {
             let dir = temporary_folder(args.dir.as_ref())?;
             let run = waiting::run(args.waiters, args.seconds, dir.path());
@@ -167,6 +180,28 @@ impl Measure {
         }
         Ok(())
     }
+}
+
+/// Measures a server with few and with many held locks, and prints the figures.
+fn print_held(args: &HeldArgs) -> anyhow::Result<()> {
+    let options = Options {
+        concurrency: Some(args.concurrency),
+        duration: args.seconds,
+        rounds: 1,
+        ..Options::default()
+    };
+    let counts = [10, args.names];
+    let run = server::run_held(counts[0], counts[1], &options);
+    for (held, (bytes, report)) in counts.into_iter().zip(Runtime::new()?.block_on(run)?) {
+        if args.json {
+            let figures = serde_json::json!({"held": held, "resident": bytes, "report": report});
+            println!("{figures}");
+        } else {
+            println!("{held} held locks: {} MB", bytes / 1_000_000);
+            print!("{report}");
+        }
+    }
+    Ok(())
 }
 
 /// Creates a folder that is removed after the run.

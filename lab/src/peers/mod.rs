@@ -9,6 +9,7 @@
 //! | `plain` | the plain ways on a database server: one row for each lock, or a named lock |
 //! | `raw_redis`, `scripts_redis`, `rslock` | the other ways on Redis |
 //! | `quorum` | quorums beside one Redis server |
+//! | `server`, `echo` | the lock server beside Redis, and empty calls by gRPC |
 //! | `floor` | the lower bound in SQL: one durable `UPDATE` |
 //! | `hand_over` | several processes that pass one lock on |
 //! | `waiting` | the cost of waiters |
@@ -19,6 +20,7 @@
 )]
 
 mod command;
+mod echo;
 mod floor;
 mod hand_over;
 mod memory;
@@ -29,6 +31,7 @@ mod raw_redis;
 mod redis;
 mod rslock;
 mod scripts_redis;
+mod server;
 mod sql;
 mod sqlite;
 mod target;

@@ -34,6 +34,11 @@ pub(super) enum Peer {
     /// Quorums of Redis servers, with all members, with a dead one and with a silent one, beside
     /// one server.
     Quorum(QuorumArgs),
+    /// The lock server by its stream and by unary calls, and an agent of Redis, beside raw Redis
+    /// and empty calls by gRPC.
+    Server(ServerArgs),
+    /// A lock server that holds many idle locks: its memory, and the cycles beside them.
+    Held(HeldArgs),
     /// Resident memory of many held rows in the lock table.
     Rows {
         /// Number of held locks, with names of 32 bytes.
@@ -48,6 +53,9 @@ pub(super) enum Peer {
         /// The delay each way, in microseconds.
         delay: u64,
     },
+    /// Answers empty calls, until it is killed.
+    #[command(hide = true)]
+    Echo,
     /// One of the processes of `--processes`.
     #[command(hide = true)]
     PassOn,
@@ -169,6 +177,30 @@ pub(super) struct QuorumArgs {
     pub(super) members: usize,
     #[command(flatten)]
     pub(super) way: LinkArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ServerArgs {
+    #[command(flatten)]
+    pub(super) measure: Measure,
+    #[command(flatten)]
+    pub(super) between: HandOverArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct HeldArgs {
+    /// Number of held locks, with names of 32 bytes.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(10..))]
+    pub(super) names: u32,
+    /// Concurrent callers beside them.
+    #[arg(long, default_value_t = 64)]
+    pub(super) concurrency: u32,
+    /// Measured time beside 10 held locks, and beside all of them.
+    #[arg(long, default_value = "5", value_parser = parse_seconds)]
+    pub(super) seconds: Duration,
+    /// Prints the figures as JSON.
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -116,6 +116,12 @@ impl LockServer {
         self.folder.path().join("server.state")
     }
 
+    /// Returns the id of the process; `None` while the server is down.
+    #[must_use]
+    pub fn id(&self) -> Option<u32> {
+        self.process.as_ref().map(Process::id)
+    }
+
     /// Sends a signal to the server.
     ///
     /// # Errors

@@ -4,19 +4,24 @@ use std::{path::Path, sync::Arc};
 
 use distlock_core::{DistLock, SystemClock};
 use distlock_sql::{MySql, Postgres, Product, ServerConfig};
+use distlock_wire::v1::{CheckHealth, lock_service_client::LockServiceClient};
 use sqlx::{Connection as _, MySqlConnection, PgConnection, SqliteConnection};
+use tonic::transport::Channel;
 use zookeeper_client::Client;
 
 use crate::peers::{
     floor::{self, Database as _},
     raw_redis::RawRedis,
-    redis, sqlite, zookeeper,
+    redis, server, sqlite, zookeeper,
 };
 
 /// Opens distlock's backend for a URL.
 pub(super) async fn open_backend(url: &str) -> anyhow::Result<Arc<dyn DistLock>> {
     if let Some(servers) = zookeeper::servers_in_url(url) {
         return Ok(zookeeper::open(servers).await?.lock());
+    }
+    if url.starts_with("distlock:") {
+        return Ok(distlock::open(url).await?.backend());
     }
     let clock = Arc::new(SystemClock);
     if let Some(file) = url.strip_prefix("sqlite:") {
@@ -39,6 +44,7 @@ fn scheme(url: &str) -> &str {
 
 /// A connection on which the time of the smallest request is measured.
 pub(super) enum RawConnection {
+    LockServer(LockServiceClient<Channel>),
     Sqlite(SqliteConnection),
     ZooKeeper(&'static Client),
     Redis(RawRedis),
@@ -50,6 +56,9 @@ impl RawConnection {
     pub(super) async fn connect(url: &str) -> anyhow::Result<Self> {
         if let Some(servers) = zookeeper::servers_in_url(url) {
             return Ok(Self::ZooKeeper(zookeeper::connect_client(servers).await?));
+        }
+        if url.starts_with("distlock:") {
+            return Ok(Self::LockServer(server::connect(url).await?));
         }
         if url.starts_with("sqlite:") {
             return Ok(Self::Sqlite(SqliteConnection::connect(url).await?));
@@ -65,6 +74,7 @@ impl RawConnection {
     pub(super) async fn ping(&mut self) -> anyhow::Result<()> {
         const SMALLEST: &str = "SELECT 1";
         match self {
+            Self::LockServer(server) => drop(server.health(CheckHealth {}).await?),
             Self::Redis(redis) => redis.ping().await?,
             Self::ZooKeeper(client) => drop(client.check_stat("/").await?),
             Self::Sqlite(sqlite) => {
@@ -80,7 +90,9 @@ impl RawConnection {
     /// store whose durable changes are not measured.
     pub(super) async fn prepare_changes(&mut self) -> anyhow::Result<bool> {
         match self {
-            Self::Redis(_) | Self::ZooKeeper(_) | Self::Sqlite(_) => return Ok(false),
+            Self::LockServer(_) | Self::Redis(_) | Self::ZooKeeper(_) | Self::Sqlite(_) => {
+                return Ok(false);
+            }
             Self::MySql(mysql) => floor::create_row(mysql).await?,
             Self::Postgres(postgres) => floor::create_row(postgres).await?,
         }
@@ -90,7 +102,7 @@ impl RawConnection {
     /// Changes the row, and returns when the change is on the disk.
     pub(super) async fn make_durable_change(&mut self) -> anyhow::Result<()> {
         match self {
-            Self::Redis(_) | Self::ZooKeeper(_) | Self::Sqlite(_) => {}
+            Self::LockServer(_) | Self::Redis(_) | Self::ZooKeeper(_) | Self::Sqlite(_) => {}
             Self::MySql(mysql) => floor::update_row(mysql).await?,
             Self::Postgres(postgres) => floor::update_row(postgres).await?,
         }
