@@ -74,8 +74,8 @@
 //! # Features
 //!
 //! `memory` (default), `sqlite`, `redis`, `mysql`, `postgres`, `zookeeper`, `kv`, `quorum`,
-//! `remote`; `tls` for backends that support it, and `sasl` for ZooKeeper. The error for a URL whose
-//! backend is not compiled in contains the line of `Cargo.toml` that adds it.
+//! `remote`; `tls` for backends that support it, and `sasl` for ZooKeeper. The error for a URL
+//! whose backend is not compiled in contains the line of `Cargo.toml` that adds it.
 
 pub mod backend;
 pub mod config;
