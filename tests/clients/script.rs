@@ -34,7 +34,7 @@ macro_rules! scenarios {
 }
 
 /// Everything that a client can do, and `cancelled_*`, which needs a form that can be cancelled.
-const SCENARIOS: [Scenario; 28] = scenarios![
+const SCENARIOS: [Scenario; 29] = scenarios![
     a_lock_is_taken_and_given_back,
     a_held_lock_is_busy,
     a_wait_ends_in_time_and_names_the_holder,
@@ -50,6 +50,7 @@ const SCENARIOS: [Scenario; 28] = scenarios![
     waiters_are_served_in_their_order,
     many_tasks_of_two_processes_exclude_each_other,
     errors_have_their_kinds,
+    a_token_allows_what_it_names,
     a_server_that_is_absent_is_told_and_found_later,
     a_stop_of_the_server_loses_no_lock_and_no_waiter,
     a_holder_proves_its_lock_after_a_crash,
@@ -364,6 +365,35 @@ async fn errors_have_their_kinds(program: &Program) -> Result<()> {
         ensure!(refused == "invalid_config", "{url}: {refused}");
     }
     Ok(())
+}
+
+async fn a_token_allows_what_it_names(program: &Program) -> Result<()> {
+    let (server, token) = LockServer::start_with_tokens()?;
+    let folder = tempfile::tempdir()?;
+    let wrong = folder.path().join("wrong");
+    std::fs::write(&wrong, "no.token.at.all")?;
+    let with = |file: &Path| format!("{}?token_file={}", server.url(), file.display());
+    for url in [server.url(), with(&wrong)] {
+        let client = program.start()?;
+        // A client may connect here, or with its first request.
+        let opened = client.begin(json!({"do": "open", "url": url})).await?;
+        opened.answer().await?;
+        let tried = client.try_acquire("app/nightly", TTL).await?;
+        ensure!(
+            matches!(&tried, Tried::Failed(kind) if kind == "access_denied"),
+            "{tried:?}"
+        );
+    }
+    let client = program.open(&with(&token)).await?;
+    let lease = client.acquire("app/nightly", TTL).await?;
+    pause(TTL).await;
+    client.expect_valid(&lease).await?;
+    let tried = client.try_acquire("nightly", TTL).await?;
+    ensure!(
+        matches!(&tried, Tried::Failed(kind) if kind == "access_denied"),
+        "{tried:?}"
+    );
+    client.release_held(&lease).await
 }
 
 async fn a_server_that_is_absent_is_told_and_found_later(program: &Program) -> Result<()> {

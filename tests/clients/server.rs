@@ -53,6 +53,25 @@ impl LockServer {
         Ok(server)
     }
 
+    /// A new server that asks for tokens. Returns the file with a token for names below `app/`.
+    pub(crate) fn start_with_tokens() -> Result<(Self, PathBuf)> {
+        let mut server = Self::absent()?;
+        let (keys, token) = (
+            server.folder.path().join("keys"),
+            server.folder.path().join("token"),
+        );
+        fs::write(&keys, "0123456789abcdef0123456789abcdef\n")?;
+        let keys = keys.to_str().context("a path of UTF-8")?;
+        let minted = Command::new(distlock_binary()?)
+            .args(["serve", "token", "--token-key", keys, "--prefix", "app/"])
+            .args(["--operations", "acquire,release", "--ttl", "1h"])
+            .output()?;
+        ensure!(minted.status.success(), "{minted:?}");
+        fs::write(&token, minted.stdout)?;
+        server.start_with(&["--init", "--token-key", keys])?;
+        Ok((server, token))
+    }
+
     /// Starts the server again.
     pub(crate) fn start_again(&mut self) -> Result<()> {
         self.start_with(&[])
