@@ -82,20 +82,24 @@ impl LockServer {
     }
 
     fn launch(&self, is_new: bool) -> Result<Process> {
-        let mut command = Command::new(distlock_binary()?);
-        // No setting and no folder of the user reaches the server.
-        command.env_clear().env("HOME", self.folder.path());
-        command.env("DISTLOCK_BACKEND", &self.backend);
+        let (address, state) = (self.address.to_string(), self.state_path());
         let max_lease = format!("{}ms", self.max_lease.as_millis());
-        command.args(["serve", "--max-lease", &max_lease, "--listen"]);
-        command.arg(self.address.to_string());
+        let state = state.to_str().context("a path that is text")?;
+        let mut arguments = vec!["serve", "--max-lease", &max_lease, "--listen", &address];
         if self.is_in_memory() {
-            command.arg("--state").arg(self.state_path());
+            arguments.extend(["--state", state]);
             if is_new {
-                command.arg("--init");
+                arguments.push("--init");
             }
         }
-        Process::spawn(&mut command)
+        // No setting and no folder of the user reaches the server.
+        let command = |name| {
+            let mut command = Command::new(name);
+            command.env_clear().env("HOME", self.folder.path());
+            command.env("DISTLOCK_BACKEND", &self.backend);
+            command
+        };
+        Process::serve_with_command(command, distlock_binary()?.as_os_str(), &arguments)
     }
 
     /// Returns the address of the server.
