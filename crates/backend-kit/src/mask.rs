@@ -159,14 +159,18 @@ fn decoded(part: &str) -> String {
 /// Options that name the file of a private key.
 const KEY_FILES: [&str; 4] = ["ssl-key", "sslkey", "tls_key", "peer_tls_key"];
 
-/// Whether the value of an option must not be shown. The path of a key file is no secret. A private
-/// key itself, given by mistake instead of its path, is a secret.
+/// Whether the value of an option must not be shown. The path of a key file, or of a token's file,
+/// is no secret. The key or the token itself, given by mistake instead of its path, is a secret.
 #[must_use]
 pub fn is_secret(key: &str, value: &str) -> bool {
     let key = key.to_lowercase();
     let is_file = value.contains('/') || value.ends_with(".pem") || value.ends_with(".key");
     if is_file && KEY_FILES.contains(&&*key) {
         return false;
+    }
+    if key == "token_file" {
+        // A JSON Web Token begins with the encoded `{"`.
+        return value.starts_with("eyJ");
     }
     ["password", "passwd", "token", "key", "secret"]
         .iter()
@@ -258,6 +262,14 @@ mod tests {
                 "sqlite:/tmp/x@y:z.db?secret=***",
             ),
             ("memory:", "memory:"),
+            (
+                "distlocks://h?token_file=app.token&tls_ca=ca.pem",
+                "distlocks://h?token_file=app.token&tls_ca=ca.pem",
+            ),
+            (
+                "distlocks://h?token_file=eyJhbGciOi.eyJzdWIi.c2ln",
+                "distlocks://h?token_file=***",
+            ),
             (
                 "rediss://h?tls_key=/etc/tls/a.key&tls_ca=/etc/ca.pem",
                 "rediss://h?tls_key=/etc/tls/a.key&tls_ca=/etc/ca.pem",
