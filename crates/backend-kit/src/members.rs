@@ -25,8 +25,9 @@ use crate::{Drivers, Spawner, Target};
 const SILENT_AFTER: Duration = Duration::from_millis(500);
 
 /// The time for which further requests follow the first one to a member that was silent. The member
-/// may have been silent long ago, and nobody has asked it since.
-const FOLLOWS: Duration = Duration::from_millis(100);
+/// may have been silent long ago, and nobody has asked it since. The time is short, because each of
+/// them may have to be undone at a member that is silent still.
+const FOLLOWS: Duration = Duration::from_millis(25);
 
 /// The first pause between two attempts to open a member. Each failure doubles the pause.
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
