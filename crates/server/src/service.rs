@@ -83,8 +83,8 @@ impl LockService for Service {
     }
 
     async fn acquire(&self, call: Request<v1::AcquireCall>) -> Answered<v1::AcquireAnswer> {
-        let Received { call, at, .. } = self.receive(call)?;
-        answered(unary::acquire(&self.context, call, at).await)
+        let Received { call, at, access } = self.receive(call)?;
+        answered(unary::acquire(&self.context, call, at, access.until()).await)
     }
 
     async fn renew(&self, call: Request<v1::RenewLease>) -> Answered<v1::RenewAnswer> {

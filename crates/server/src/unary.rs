@@ -15,16 +15,18 @@ use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::{calls::CallTurn, operations::missing, session::SessionContext};
 
-/// Waits for the lock of this call, which was received at this moment.
+/// Waits for the lock of this call, which was received at this moment, at most until the end of the
+/// access.
 pub(crate) async fn acquire(
     context: &Arc<SessionContext>,
     call: v1::AcquireCall,
     received: Moment,
+    access: Option<Moment>,
 ) -> Result<v1::AcquireAnswer> {
     let operations = &context.operations;
     let request = call.request.ok_or_else(|| missing("request"))?;
     let request = operations.request(request)?;
-    let wait = Duration::from_micros(call.wait_us);
+    let until = received + Duration::from_micros(call.wait_us);
     let (answer, answered) = oneshot::channel();
     let turn = context.calls.enter(&request.name, request.owner);
     // A task of its own: the future of the call is dropped when the caller goes away, and an
@@ -32,7 +34,7 @@ pub(crate) async fn acquire(
     let task = Wait {
         context: Arc::clone(context),
         request: request.clone(),
-        until: received + wait,
+        until: access.map_or(until, |end| until.min(end)),
         received,
     };
     context.tasks.spawn(task.run(turn, answer));
@@ -124,6 +126,11 @@ impl Wait {
         if turn.superseded().is_cancelled() {
             return Err(superseded());
         }
+        // The call may have been read late, when its caller has the lock by a newer call already.
+        // The attempt would find that lock, and the undo would release it.
+        if answer.is_closed() {
+            return Ok(Attempt::Busy(None));
+        }
         let operations = &self.context.operations;
         let clock = Arc::clone(operations.clock());
         let sent = clock.now();
@@ -153,6 +160,12 @@ impl Wait {
     ) -> Result<Attempt<Grant>> {
         let clock = Arc::clone(self.context.operations.clock());
         loop {
+            if answer.is_closed() {
+                return Ok(Attempt::Busy(busy));
+            }
+            if turn.superseded().is_cancelled() {
+                return Err(superseded());
+            }
             if contender.is_first() {
                 let sent = clock.now();
                 match contender.attempt().await? {
@@ -161,11 +174,8 @@ impl Wait {
                 }
             }
             let left = self.until.since(clock.now());
-            if left.is_zero() || answer.is_closed() {
+            if left.is_zero() {
                 return Ok(Attempt::Busy(busy));
-            }
-            if turn.superseded().is_cancelled() {
-                return Err(superseded());
             }
             if self.context.stop.is_cancelled() {
                 let why = "the server stops: ask again, another server or later";
