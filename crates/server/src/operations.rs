@@ -199,10 +199,12 @@ impl Operations {
     ) -> Result<v1::RenewAnswer> {
         let proof = std::mem::take(&mut wire.proof);
         let (lease, mut renewal) = wire.read()?;
-        renewal.ttl = renewal.ttl.min(self.max_lease);
         renewal.check_floor(self.lock.capabilities())?;
         if let Some(host) = &self.host {
             host.restore(&lease, &proof, caller.label)?;
+        }
+        if renewal.ttl > self.max_lease {
+            renewal.ttl = self.max_lease.max(self.rest_of(&lease).await?);
         }
         let renewed = self.lock.renew(&lease, &renewal).await?;
         // The session of an ordinary renewal has watched the lease since its grant.
@@ -219,6 +221,22 @@ impl Operations {
             wire.proof = host.prove(&lease.name, lease.owner, *token, ttl);
         }
         Ok(answer)
+    }
+
+    /// The rest of the lease that holds a lock. A renewal that is cut to the longest lease must not
+    /// end it earlier: the longest lease was longer at an earlier start or is at another agent, and
+    /// if the answer is lost, the holder counts on the lease that it had.
+    async fn rest_of(&self, lease: &Lease) -> Result<Ttl> {
+        let held = match self.lock.inspect(&lease.name).await {
+            Ok(info) => info.held,
+            // In a recovery this says that nobody has shown a proof, and the renewal says so too.
+            Err(_) if self.host.is_some() => None,
+            Err(error) => return Err(error),
+        };
+        let rest = held.and_then(|it| it.expires_in);
+        Ok(rest
+            .and_then(|it| Ttl::new(it).ok())
+            .unwrap_or(self.max_lease))
     }
 
     pub(crate) async fn release(&self, wire: v1::ReleaseLease) -> Result<v1::ReleaseAnswer> {

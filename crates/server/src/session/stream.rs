@@ -108,7 +108,12 @@ async fn serve(
     access: Access,
     out: &ServerFrames,
 ) -> Result<(), Status> {
-    let first = frames.message().await.map_err(unreadable)?;
+    // A client that says nothing must not keep the server from its orderly stop.
+    let first = tokio::select! {
+        biased;
+        () = context.stop.cancelled() => return Err(Status::unavailable("the server stops")),
+        first = frames.message() => first.map_err(unreadable)?,
+    };
     let first = first.ok_or_else(|| Status::invalid_argument("the stream ended before Hello"))?;
     let hello = first.hello;
     let hello = hello.ok_or_else(|| Status::invalid_argument("the first frame is not Hello"))?;
