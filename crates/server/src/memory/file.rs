@@ -121,6 +121,18 @@ impl StateFile {
         Ok(known.and_then(|(_, start)| start.parse().ok()))
     }
 
+    /// Whether the last start that used this place is the one of this state. The state of another
+    /// server may have been here since.
+    pub(super) fn is_of_last_start(&self, state: &State) -> bool {
+        let last = self.last_start(state.server);
+        last.is_ok_and(|last| last == Some(state.start))
+    }
+
+    /// Whether a server has started here before.
+    pub(super) fn was_used(&self) -> bool {
+        self.lock.metadata().is_ok_and(|it| it.len() > 0)
+    }
+
     /// Stores the number of this start beside the state, after the state itself.
     pub(super) fn write_start(&self, state: &State) -> io::Result<()> {
         let text = format!("{} {:<20}\n", state.server, state.start);

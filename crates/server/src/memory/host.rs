@@ -252,7 +252,9 @@ impl Host {
         // Until the lock is restored, it cannot be force-released: a release between the two steps
         // would free nothing, and the lock would be held afterwards.
         let forced = self.forced.lock();
-        if forced.contains_key(&(lease.name.as_str().to_owned(), proven.token)) {
+        // The proof may be from before a raise of the token that was force-released.
+        let name = lease.name.as_str();
+        if forced.keys().any(|it| it.0 == name && it.1 >= proven.token) {
             return Ok(());
         }
         self.note(proven.token);
@@ -388,9 +390,9 @@ impl Host {
         // No lease that has been granted until now runs longer.
         let now = self.clock.now();
         let ends = self.earlier_leases_end.max(now + self.max_lease.duration());
-        self.forced.lock().insert(key.clone(), ends);
+        let is_first = self.forced.lock().insert(key.clone(), ends).is_none();
         let stored = self.change(move |state| state.forced.push(lock)).await;
-        if stored.is_err() {
+        if stored.is_err() && is_first {
             self.forced.lock().remove(&key);
         }
         stored
@@ -500,7 +502,8 @@ fn open(path: &Path, is_new: bool, max_lease: Duration, clock: &dyn Clock) -> Re
     // After the lock on the file: an earlier start may have granted leases until just now.
     let now = clock.now();
     let (before, earlier) = match file.read()? {
-        None if is_new => (State::new(max_lease), Earlier::None),
+        // The option may have stayed in a unit file.
+        None if is_new && !file.was_used() => (State::new(max_lease), Earlier::None),
         // A container without its volume must not grant what its predecessor holds.
         None => (State::new(max_lease), Earlier::Forgotten),
         Some(state) => {
@@ -533,7 +536,7 @@ fn open(path: &Path, is_new: bool, max_lease: Duration, clock: &dyn Clock) -> Re
 fn exported(file: &StateFile, state: &State) -> Option<Export> {
     let clean = state.clean.as_ref()?;
     let boot = std::fs::read_to_string(BOOT).ok()?;
-    if boot.trim() != clean.boot {
+    if boot.trim() != clean.boot || !file.is_of_last_start(state) {
         return None;
     }
     if clean.place != file.place() {

@@ -326,10 +326,63 @@ async fn without_its_state_a_server_recovers_unless_it_is_new() {
     server.acquire("a").await;
     server.crash().await;
 
-    // With the file, nothing is new.
-    let mut server = place.start(true, MAX_LEASE).await;
-    let refused = server.try_acquire("a").await.unwrap_err();
+    // With the file, nothing is new. Nor is it where another server was before.
+    for is_there in [true, false] {
+        if !is_there {
+            fs::remove_file(place.path()).unwrap();
+        }
+        let mut server = place.start(true, MAX_LEASE).await;
+        let refused = server.try_acquire("a").await.unwrap_err();
+        assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+        server.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_export_of_a_server_is_not_read_after_another_one_was_at_its_place() {
+    let place = Place::new();
+    let mut server = place.first_start().await;
+    server.acquire("a").await;
+    server.stop().await;
+    let away = place.beside("away");
+    fs::rename(place.path(), &away).unwrap();
+    let mut other = place.again().await;
+    place.clock.advance(MAX_LEASE + Duration::from_secs(1));
+    other.acquire("b").await;
+    other.crash().await;
+    fs::rename(&away, place.path()).unwrap();
+    let mut server = place.again().await;
+    let refused = server.try_acquire("b").await.unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable, "{refused}");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_says_nothing_keeps_no_server_from_its_stop() {
+    let place = Place::new();
+    let mut server = place.first_start().await;
+    let held = server.acquire("a").await;
+    let silent = futures_util::stream::pending::<v1::ClientFrame>();
+    let _session = server.client.session(silent).await.unwrap();
+    server.stop().await;
+    let mut server = place.again().await;
+    assert!(server.renew(&held).await.is_some(), "nothing was exported");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lowered_longest_lease_ends_no_lease_early() {
+    let place = Place::new();
+    let mut server = place.first_start().await;
+    let held = server.acquire("a").await;
+    server.stop().await;
+    let mut server = place.start(false, TTL / 2).await;
+    // The renewal is cut, and its answer may be lost.
+    assert!(server.renew(&held).await.is_some());
+    place.clock.advance(TTL * 3 / 4);
+    assert!(server.try_acquire("a").await.unwrap().is_none(), "busy");
+    place.clock.advance(TTL / 2);
+    server.acquire("a").await;
     server.stop().await;
 }
 

@@ -167,6 +167,8 @@ impl LockServer {
     /// Returns an error if the server does not start.
     pub fn restart_as_new(&mut self) -> Result<()> {
         self.remove_state()?;
+        // It says that a server has started here before.
+        fs::remove_file(self.folder.path().join("server.state.lock"))?;
         self.spawn(true)
     }
 
