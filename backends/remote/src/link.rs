@@ -57,6 +57,27 @@ struct LinkShared {
     proofs: Proofs,
 }
 
+/// A session that nobody has taken yet. Its reader keeps it alive, so its drop ends it.
+struct Unused {
+    session: Arc<Session>,
+    is_taken: bool,
+}
+
+impl Unused {
+    fn take(mut self) -> Arc<Session> {
+        self.is_taken = true;
+        Arc::clone(&self.session)
+    }
+}
+
+impl Drop for Unused {
+    fn drop(&mut self) {
+        if !self.is_taken {
+            self.session.end("its opener has gone");
+        }
+    }
+}
+
 impl Link {
     /// The link of a store that is opened, with its first session.
     pub(crate) async fn open(config: RemoteConfig, clock: Arc<dyn Clock>) -> Result<Arc<Self>> {
@@ -140,11 +161,18 @@ impl Link {
     /// Connects to the first server that serves, on the runtime of the handle.
     async fn connect(self: &Arc<Self>) -> Result<Arc<Session>> {
         let link = Arc::clone(self);
-        let connecting = self.home.spawn(async move { link.connect_to_any().await });
         // The attempt goes on if this caller is dropped, and its session then ends unused.
-        connecting
+        let connecting = self.home.spawn(async move {
+            let session = link.connect_to_any().await?;
+            Ok(Unused {
+                session,
+                is_taken: false,
+            })
+        });
+        let connected = connecting
             .await
-            .unwrap_or_else(|_| Err(unavailable("the runtime of this handle was shut down")))
+            .unwrap_or_else(|_| Err(unavailable("the runtime of this handle was shut down")));
+        connected.map(Unused::take)
     }
 
     async fn connect_to_any(&self) -> Result<Arc<Session>> {
