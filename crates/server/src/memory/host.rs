@@ -63,6 +63,8 @@ pub(crate) struct Host {
     raising: AtomicBool,
     /// Whether a proof has shown that the state file is an older copy.
     is_older_copy: AtomicBool,
+    /// Whether the locks are being exported.
+    is_stopped: AtomicBool,
 }
 
 /// The files of a start, and what they say.
@@ -182,6 +184,7 @@ impl Host {
             earlier_leases_end,
             raising: AtomicBool::new(false),
             is_older_copy: AtomicBool::new(false),
+            is_stopped: AtomicBool::new(false),
             clock,
         };
         if let Some(left) = host.recovery_left() {
@@ -398,11 +401,24 @@ impl Host {
         stored
     }
 
+    /// Whether what was changed before this call is in the export of the next stop.
+    ///
+    /// # Errors
+    /// [`ErrorKind::OutcomeUnknown`] once the export has begun.
+    pub(super) fn check_exported(&self) -> Result<()> {
+        if self.is_stopped.load(Ordering::SeqCst) {
+            let why = "the server has stopped meanwhile";
+            return Err(Error::new(ErrorKind::OutcomeUnknown, why));
+        }
+        Ok(())
+    }
+
     /// Exports the locks for the next start. Nothing may change them afterwards.
     ///
     /// # Errors
     /// [`ErrorKind::LimitExceeded`] if the files cannot be written: the next start then recovers.
     pub(crate) async fn stop(self: &Arc<Self>) -> Result<()> {
+        self.is_stopped.store(true, Ordering::SeqCst);
         if self.recovery_left().is_some() || self.is_older_copy.load(Ordering::Acquire) {
             // The table lacks the locks whose holders have not renewed yet.
             tracing::warn!(

@@ -1,7 +1,8 @@
 //! The lock contract over the hosted table.
 //!
 //! This layer forwards every call. Before a call that grants a token it asks the host, and after it
-//! it notes the token.
+//! it notes the token. Invariant: a call that changes a lock is confirmed only if its change is in
+//! the export of a stop that comes afterwards.
 
 use std::{sync::Arc, time::Duration};
 
@@ -52,6 +53,7 @@ async fn settled(
         locks.release(&lease).await?;
         return Err(error);
     }
+    host.check_exported()?;
     Ok(attempt)
 }
 
@@ -99,6 +101,7 @@ impl DistLock for Recovering {
             self.host.admit_floor(floor).await?;
         }
         let renewed = self.inner.renew(lease, renewal).await?;
+        self.host.check_exported()?;
         match renewed {
             Renewed::Extended { token, .. } => {
                 self.host.note(token);
@@ -113,7 +116,9 @@ impl DistLock for Recovering {
     }
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
-        self.inner.release(lease).await
+        let outcome = self.inner.release(lease).await?;
+        self.host.check_exported()?;
+        Ok(outcome)
     }
 
     async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
@@ -129,6 +134,7 @@ impl DistLock for Recovering {
                 Error::new(ErrorKind::OutcomeUnknown, "the lock is free now").caused_by(error),
             );
         }
+        self.host.check_exported()?;
         Ok(outcome)
     }
 
@@ -161,7 +167,9 @@ impl DistLock for Recovering {
         if is_held || self.host.recovery_left().is_some() {
             self.host.note_forced(name, expected).await?;
         }
-        self.inner.force_release(name, expected).await
+        let outcome = self.inner.force_release(name, expected).await?;
+        self.host.check_exported()?;
+        Ok(outcome)
     }
 
     async fn health(&self) -> Result<Health> {
