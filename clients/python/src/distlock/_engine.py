@@ -4,7 +4,7 @@ The five rules of every client of the lock server stand here:
 
 1. A lease is counted from the moment before the request was sent, never from the answer.
 2. A holder stops before the end of its lease, by the margin.
-3. A call without an answer may have happened. It is repeated with the same owner.
+3. A call without an answer may have happened. It is released, and repeated with another owner.
 4. Whoever gives up an acquisition releases: what was granted is not known.
 5. A renewal shows the newest proof of the lease.
 """
@@ -167,52 +167,54 @@ class Engine:
 
     def _acquire(self, wanted: Wanted) -> Steps[LeaseState]:
         until = None if wanted.wait is None else now() + wanted.wait
-        owner = uuid.uuid4().bytes
         failures = 0
-        # Whether a call of this owner may have been granted, or may still be.
-        doubt = False
+        # The owner of a call that may have been granted, or may still be.
+        doubtful: bytes | None = None
         try:
             while True:
-                left = _LONGEST_WAIT if until is None else max(until - now(), 0)
-                # A wait of a hundred leases costs a tenth of one as its part of the margin.
-                wait = min(left, _LONGEST_WAIT, 100 * wanted.ttl)
-                request = wire.AcquireLock(
-                    name=wanted.name,
-                    owner=owner,
-                    ttl_us=wanted.ttl,
-                    holder=self._label,
-                    meta=wanted.meta,
-                )
-                doubted, doubt = doubt, True
-                sent = now()
-                outcome: Outcome = yield Call(
-                    "Acquire", wire.AcquireCall(request=request, wait_us=wait), wait + self._limit
-                )
-                if isinstance(outcome, DistlockError):
-                    error = outcome
-                    doubt = doubted or isinstance(error, (OutcomeUnknownError, InternalError))
-                elif isinstance(outcome, wire.AcquireAnswer) and outcome.HasField("granted"):
-                    state = LeaseState(wanted.name, owner, wanted.ttl, outcome.granted, sent)
-                    if state.is_valid():
-                        doubt = False
-                        self._keep(state)
-                        return state
-                    # The answer took as long as the lease. The next attempt has another owner, so
-                    # that this release cannot end what it is granted.
-                    self._undo(wanted, owner)
-                    owner, doubt = uuid.uuid4().bytes, False
-                    error = UnavailableError("the answer took longer than the lease lasts")
-                else:
-                    doubt, failures = doubted, 0
-                    if until is not None and now() >= until:
-                        raise busy(wanted, outcome)
-                    yield Pause(max(now(), sent + backoff(1)))
-                    continue
+                error = None
+                if doubtful is not None:
+                    # Otherwise the next call would wait for what the last one was granted.
+                    release = freeing(wanted, doubtful)
+                    outcome: Outcome = yield Call("Release", release, self._limit)
+                    if isinstance(outcome, DistlockError) and outcome.retryable:
+                        error = outcome
+                    else:
+                        # What the server does not let this client release ends with its lease.
+                        doubtful = None
+                if error is None:
+                    left = _LONGEST_WAIT if until is None else max(until - now(), 0)
+                    # A wait of a hundred leases costs a tenth of one as its part of the margin.
+                    wait = min(left, _LONGEST_WAIT, 100 * wanted.ttl)
+                    # Each call has another owner: the server releases what it granted to a call
+                    # that has ended, and may do so after it has served the repetition.
+                    owner = doubtful = uuid.uuid4().bytes
+                    request = wire.AcquireCall(request=asking(wanted, owner, self._label))
+                    request.wait_us = wait
+                    sent = now()
+                    outcome = yield Call("Acquire", request, wait + self._limit)
+                    if isinstance(outcome, DistlockError):
+                        error = outcome
+                        if not isinstance(error, (OutcomeUnknownError, InternalError)):
+                            doubtful = None
+                    elif isinstance(outcome, wire.AcquireAnswer) and outcome.HasField("granted"):
+                        state = LeaseState(wanted.name, owner, wanted.ttl, outcome.granted, sent)
+                        if state.is_valid():
+                            doubtful = None
+                            self._keep(state)
+                            return state
+                        error = UnavailableError("the answer took longer than the lease lasts")
+                    else:
+                        doubtful, failures = None, 0
+                        if until is not None and now() >= until:
+                            raise busy(wanted, outcome)
+                        yield Pause(max(now(), sent + backoff(1)))
+                        continue
                 failures += 1
                 if not error.retryable:
                     raise error
-                # One more attempt after the end of the wait finds out about a lost answer.
-                if until is not None and now() >= until and (failures > 1 or not doubt):
+                # After one lost answer there is one more attempt, also after the end of the wait.
+                if until is not None and now() >= until and (failures > 1 or doubtful is None):
                     raise unreachable(wanted, error)
                 pause = backoff(failures)
                 if error.retry_in is not None:
@@ -220,8 +222,8 @@ class Engine:
                 resume = now() + pause
                 yield Pause(resume if until is None else min(resume, max(until, now())))
         finally:
-            if doubt:
-                self._undo(wanted, owner)
+            if doubtful is not None:
+                self._undo(wanted, doubtful)
 
     def _keep(self, state: LeaseState) -> None:
         """Renews a lease, and watches its deadline, until it ends."""
@@ -290,16 +292,27 @@ class Engine:
         """Releases what an acquisition may have been granted."""
 
         def steps() -> Steps[None]:
-            lease = wire.Lease(name=wanted.name, owner=owner)
             failures, until = 0, now() + wanted.ttl
             while now() < until:
-                outcome = yield Call("Release", wire.ReleaseLease(lease=lease), self._limit)
+                outcome = yield Call("Release", freeing(wanted, owner), self._limit)
                 if isinstance(outcome, wire.ReleaseAnswer):
                     return
                 failures += 1
                 yield Pause(now() + backoff(failures))
 
         self._keeper.start(steps())
+
+
+def asking(wanted: Wanted, owner: bytes, label: str) -> wire.AcquireLock:
+    """The request for a lock."""
+    return wire.AcquireLock(
+        name=wanted.name, owner=owner, ttl_us=wanted.ttl, holder=label, meta=wanted.meta
+    )
+
+
+def freeing(wanted: Wanted, owner: bytes) -> wire.ReleaseLease:
+    """The request that releases a lock whose token is not known."""
+    return wire.ReleaseLease(lease=wire.Lease(name=wanted.name, owner=owner))
 
 
 def busy(wanted: Wanted, answer: Message) -> WaitTimeoutError:
