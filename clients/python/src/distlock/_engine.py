@@ -106,6 +106,7 @@ class Engine:
 
     def release(self, state: LeaseState) -> Future[Released]:
         """Ends a lease."""
+        self._check_process()
         result: Future[Released] = Future()
         if state.release():
             # In this order the lease is not renewed any more when its release begins.
@@ -150,6 +151,10 @@ class Engine:
     def check_open(self) -> None:
         if self._closed:
             raise ClosedError(CLOSED)
+        self._check_process()
+
+    def _check_process(self) -> None:
+        # The keeper's thread is in the process that opened the client, and in no other.
         if self._process != os.getpid():
             raise ClosedError("a client cannot be used after a fork: open one in the new process")
 

@@ -37,7 +37,7 @@ class AccessDeniedError(DistlockError):
 
 
 class ClosedError(DistlockError):
-    """The client was closed."""
+    """The client was closed, or was opened before a fork of this process."""
 
     kind = "closed"
 
