@@ -8,6 +8,7 @@ This module must never let a token leave the machine in clear text, unless the U
 from __future__ import annotations
 
 import ipaddress
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
@@ -47,7 +48,8 @@ class Address:
         """The token for a call. A file is read for each, so that a new token is used at once."""
         if self.token_file is None:
             return self.token
-        return self.token_file.read_text().strip()
+        # What is no ASCII becomes a character that no token has.
+        return _token(self.token_file.read_text("ascii", "replace").strip())
 
 
 def parse(url: str) -> Address:
@@ -60,6 +62,8 @@ def parse(url: str) -> Address:
     token, token_file = options.get("token"), options.get("token_file")
     if token is not None and token_file is not None:
         raise InvalidConfigError("options `token` and `token_file` are one too many")
+    if token is not None:
+        token = _token(token.strip())
     encrypted, socket = scheme == "distlocks", options.get("socket")
     if socket is not None:
         if encrypted:
@@ -146,6 +150,13 @@ def _read(path: str | None) -> bytes | None:
         return None if path is None else Path(path).read_bytes()
     except OSError as error:
         raise InvalidConfigError(f"a file of TLS cannot be read: {error}") from error
+
+
+def _token(text: str) -> str:
+    # gRPC would refuse the header, and show the token.
+    if re.fullmatch("[!-~]+", text) is None:
+        raise InvalidConfigError("the token is empty, or has characters that no token has")
+    return text
 
 
 def _seconds(text: str) -> float:

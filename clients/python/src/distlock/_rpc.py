@@ -83,6 +83,9 @@ class Rpc:
         at = self._current
         try:
             token = self._address.current_token()
+        except errors.InvalidConfigError as error:
+            done(error)
+            return lambda: None
         except (OSError, ValueError) as error:
             done(errors.UnavailableError(f"the file with the token cannot be read: {error}"))
             return lambda: None
