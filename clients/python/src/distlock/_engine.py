@@ -33,6 +33,7 @@ from .errors import (
     DistlockError,
     InternalError,
     InvalidArgumentError,
+    InvalidConfigError,
     OutcomeUnknownError,
     UnavailableError,
     WaitTimeoutError,
@@ -72,6 +73,7 @@ class Engine:
         address = _address.parse(url)
         self._limit = micros("request_timeout", address.request_timeout)
         self._label = own_label() if label is None else label
+        self._has_several_servers = len(address.targets) > 1
         self._rpc = Rpc(address)
         self._keeper = Keeper(self._rpc)
         self._process = os.getpid()
@@ -203,6 +205,12 @@ class Engine:
                         if not isinstance(error, (OutcomeUnknownError, InternalError)):
                             doubtful = None
                     elif isinstance(outcome, wire.AcquireAnswer) and outcome.HasField("granted"):
+                        if outcome.granted.proof and self._has_several_servers:
+                            # Each of them would grant what the other one has granted.
+                            raise InvalidConfigError(
+                                "the server keeps its locks in its own memory, so no other server "
+                                "has them: name it alone"
+                            )
                         state = LeaseState(wanted.name, owner, wanted.ttl, outcome.granted, sent)
                         if state.is_valid():
                             doubtful = None
