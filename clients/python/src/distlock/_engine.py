@@ -106,6 +106,14 @@ class Engine:
         with contextlib.suppress(ClosedError):
             self.release(state)
 
+    def drop(self, state: LeaseState) -> None:
+        """Releases a lease that was garbage-collected.
+
+        The garbage collector may run while its thread has any lock of this package, so this takes
+        none.
+        """
+        self._keeper.post_without_lock(lambda: self.give_back(state))
+
     def release(self, state: LeaseState) -> Future[Released]:
         """Ends a lease."""
         self._check_process()

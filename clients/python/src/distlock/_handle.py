@@ -86,8 +86,8 @@ class LeaseView:
 
     def __del__(self) -> None:
         state = getattr(self, "_state", None)
-        if state is None or not state.is_valid():
+        if state is None or state.ended.is_set():
             return
         # Nobody can release it any more, and its renewals would go on for ever.
         warnings.warn(f"the lock {state.name!r} was not released", ResourceWarning, source=self)
-        self._engine.give_back(state)
+        self._engine.drop(state)

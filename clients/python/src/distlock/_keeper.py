@@ -11,6 +11,7 @@ import heapq
 import itertools
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -73,6 +74,7 @@ class Keeper:
     def __init__(self, rpc: Rpc) -> None:
         self._rpc = rpc
         self._due: list[Timer] = []
+        self._posted: deque[Callable[[], None]] = deque()
         self._order = itertools.count()
         self._cancelled = 0
         self._changed = threading.Condition()
@@ -108,6 +110,10 @@ class Keeper:
         """Runs `do` on the thread as soon as possible."""
         self.at(0, do)
 
+    def post_without_lock(self, do: Callable[[], None]) -> None:
+        """Runs `do` on the thread when it wakes: soon, while it has anything to do later."""
+        self._posted.append(do)
+
     def start(self, steps: Steps[T], unwanted: Callable[[T], None] | None = None) -> Task[T]:
         """Starts a task. `unwanted` gets a result whose future was cancelled."""
         task = Task(self, self._rpc, steps, unwanted)
@@ -139,6 +145,8 @@ class Keeper:
     def _next(self) -> Callable[[], None] | None:
         with self._changed:
             while not self._stopped:
+                if self._posted:
+                    return self._posted.popleft()
                 if not self._due:
                     self._changed.wait()
                     continue
