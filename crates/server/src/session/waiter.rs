@@ -79,7 +79,10 @@ impl Waiter {
                 Some(Step::Attempt(id, received, owner)) => {
                     let mut request = request.clone();
                     let name = request.name.clone();
-                    let attempt = match (self.may_hold(&name), owner) {
+                    let admitted = self.may_hold(&name);
+                    // A name that was refused has no place, and its refusal is no answer about it.
+                    let held = self.held.as_ref().filter(|_| admitted.is_ok());
+                    let attempt = match (admitted, owner) {
                         (Err(error), _) => Err(error),
                         (Ok(()), None) => contender.attempt().await,
                         (Ok(()), Some(owner)) => {
@@ -99,7 +102,7 @@ impl Waiter {
                         }
                         Err(error) => answer::Answer::Error((&error).into()),
                     };
-                    if let Some(held) = &self.held {
+                    if let Some(held) = held {
                         held.note(name.as_str(), &answer);
                     }
                     self.answer(id, answer);
