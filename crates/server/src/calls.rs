@@ -1,8 +1,9 @@
 //! The unary calls that take locks: at most one at a time for each owner.
 //!
-//! A client whose answer was lost asks again with the same owner. Invariant: before the newer call
-//! asks the store, the older one has ended, and has released what it was granted for nobody. If it
-//! released later, it would release what the newer call was granted.
+//! A client whose answer was lost should ask again with a new owner, and some ask with the same.
+//! Invariant: before the newer call asks the store, the older one has ended, and has released what
+//! it was granted for nobody. If it released later, it would release what the newer call was
+//! granted.
 
 use std::{
     collections::{HashMap, hash_map::Entry},

@@ -255,8 +255,10 @@ pub struct LeaseLost {
 pub struct AcquireLock {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// 16 random bytes, a secret: who knows them can renew and release the lock. Every repetition of
-    /// one acquisition has the same owner.
+    /// 16 random bytes, a secret: who knows them can renew and release the lock. In a session, every
+    /// repetition of one acquisition has the same owner. A repeated unary call has a new owner, and
+    /// the old one is released first: the call whose answer was lost may arrive after its repetition,
+    /// and what it takes for nobody is released.
     #[prost(bytes = "vec", tag = "2")]
     pub owner: ::prost::alloc::vec::Vec<u8>,
     #[prost(uint64, tag = "3")]
