@@ -52,7 +52,8 @@ impl Registry {
             "memory" distlock_memory::MemoryDriver, ("memory", "memory");
             "kv" distlock_kv::KvDriver, ("kv+", "kv");
             "quorum" distlock_quorum::QuorumDriver, ("quorum", "quorum");
-            "remote" distlock_remote::RemoteDriver, ("distlock", "remote");
+            "remote" distlock_remote::RemoteDriver, ("distlock", "remote")
+                ("distlocks", "remote,tls");
         };
         Self { drivers }
     }

@@ -235,7 +235,7 @@ fn urls_with_an_unknown_scheme_or_option_are_refused() {
         ),
         (
             "etcd://h1:2379",
-            "unknown backend scheme \"etcd:\": known are kv+URL, mariadb:, memory:",
+            "unknown backend scheme \"etcd:\": known are distlock:, distlocks:, kv+URL, mariadb:",
         ),
         ("sqlite:", "path of the SQLite file is empty"),
         ("sqlite::memory:", "use the backend `memory:`"),
