@@ -7,7 +7,7 @@ use std::{path::Path, pin::Pin, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use distlock::{Clock as _, SystemClock};
-use distlock_harness::{Direction, Signal, eventually_async};
+use distlock_harness::{Direction, FaultProxy, Signal, eventually_async};
 use futures_util::{StreamExt as _, stream};
 use serde_json::json;
 
@@ -104,6 +104,17 @@ async fn granted(observer: &Client, name: &str) -> Result<u64> {
 async fn two(program: &Program, server: &LockServer) -> Result<(Client, Client)> {
     let url = server.url();
     Ok((program.open(&url).await?, program.open(&url).await?))
+}
+
+/// Two clients, the first behind a proxy.
+async fn one_behind_a_proxy(
+    program: &Program,
+    server: &LockServer,
+) -> Result<(FaultProxy, Client, Client)> {
+    let proxy = server.proxy().await?;
+    let a = program.open(&url_through(&proxy)).await?;
+    let b = program.open(&server.url()).await?;
+    Ok((proxy, a, b))
 }
 
 async fn a_lock_is_taken_and_given_back(program: &Program) -> Result<()> {
@@ -487,11 +498,7 @@ async fn nobody_new_is_granted_a_lock_during_a_recovery(program: &Program) -> Re
 
 async fn the_lost_answer_of_an_acquire_is_asked_for_again(program: &Program) -> Result<()> {
     let server = LockServer::start()?;
-    let proxy = server.proxy().await?;
-    let (a, b) = (
-        program.open(&url_through(&proxy)).await?,
-        program.open(&server.url()).await?,
-    );
+    let (proxy, a, b) = one_behind_a_proxy(program, &server).await?;
     let first = a.acquire("warm", TTL).await?;
     a.release_held(&first).await?;
     proxy.stop(Direction::ToClient);
@@ -513,11 +520,7 @@ async fn the_lost_answer_of_an_acquire_is_asked_for_again(program: &Program) -> 
 
 async fn the_lost_answer_of_a_release_frees_the_lock_once(program: &Program) -> Result<()> {
     let server = LockServer::start()?;
-    let proxy = server.proxy().await?;
-    let (a, b) = (
-        program.open(&url_through(&proxy)).await?,
-        program.open(&server.url()).await?,
-    );
+    let (proxy, a, b) = one_behind_a_proxy(program, &server).await?;
     let lease = a.acquire("nightly", LONG).await?;
     proxy.stop(Direction::ToClient);
     let order = json!({"do": "release", "lease": lease.number()});
@@ -535,11 +538,7 @@ async fn the_lost_answer_of_a_release_frees_the_lock_once(program: &Program) -> 
 
 async fn lost_answers_of_renewals_keep_the_lock(program: &Program) -> Result<()> {
     let server = LockServer::start()?;
-    let proxy = server.proxy().await?;
-    let (a, b) = (
-        program.open(&url_through(&proxy)).await?,
-        program.open(&server.url()).await?,
-    );
+    let (proxy, a, b) = one_behind_a_proxy(program, &server).await?;
     let lease = a.acquire("nightly", TTL * 2).await?;
     for _ in 0..12 {
         // Whatever is in flight is lost.
@@ -558,11 +557,7 @@ async fn a_holder_that_is_cut_off_stops_before_the_next_one_starts(
     program: &Program,
 ) -> Result<()> {
     let server = LockServer::start()?;
-    let proxy = server.proxy().await?;
-    let (a, b) = (
-        program.open(&url_through(&proxy)).await?,
-        program.open(&server.url()).await?,
-    );
+    let (proxy, a, b) = one_behind_a_proxy(program, &server).await?;
     let lease = a.acquire("nightly", TTL).await?;
     proxy.black_hole();
     let next = b.acquire("nightly", TTL).await?;
@@ -581,11 +576,7 @@ async fn a_holder_that_is_cut_off_stops_before_the_next_one_starts(
 async fn a_lease_counts_from_the_sending(program: &Program) -> Result<()> {
     let ttl = MAX_LEASE;
     let server = LockServer::start()?;
-    let proxy = server.proxy().await?;
-    let (a, b) = (
-        program.open(&url_through(&proxy)).await?,
-        program.open(&server.url()).await?,
-    );
+    let (proxy, a, b) = one_behind_a_proxy(program, &server).await?;
     let first = a.acquire("warm", TTL).await?;
     a.release_held(&first).await?;
     proxy.stop(Direction::ToClient);
@@ -604,11 +595,7 @@ async fn a_lease_counts_from_the_sending(program: &Program) -> Result<()> {
 async fn a_grant_that_comes_too_late_is_not_used(program: &Program) -> Result<()> {
     let ttl = Duration::from_secs(1);
     let server = LockServer::start()?;
-    let proxy = server.proxy().await?;
-    let (a, b) = (
-        program.open(&url_through(&proxy)).await?,
-        program.open(&server.url()).await?,
-    );
+    let (proxy, a, b) = one_behind_a_proxy(program, &server).await?;
     let first = a.acquire("warm", TTL).await?;
     a.release_held(&first).await?;
     proxy.stop(Direction::ToClient);
@@ -672,11 +659,7 @@ async fn cancelled_waits_leave_the_queue(program: &Program) -> Result<()> {
 
 async fn cancelled_acquires_leave_no_lock(program: &Program) -> Result<()> {
     let server = LockServer::start()?;
-    let proxy = server.proxy().await?;
-    let (a, b) = (
-        program.open(&url_through(&proxy)).await?,
-        program.open(&server.url()).await?,
-    );
+    let (proxy, a, b) = one_behind_a_proxy(program, &server).await?;
     let first = a.acquire("warm", TTL).await?;
     a.release_held(&first).await?;
     proxy.stop(Direction::ToClient);
