@@ -81,11 +81,12 @@ impl Socket {
     pub fn bind_unix(path: &Path) -> io::Result<Self> {
         if let Ok(found) = fs::symlink_metadata(path) {
             if !found.file_type().is_socket() {
-                let why = "another file is there, which is no socket";
+                let why =
+                    "another file is there, which is no socket: move it away, or name another path";
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
             }
             if StdUnixStream::connect(path).is_ok() {
-                let why = "another server serves there";
+                let why = "another server serves there: stop it, or name another path";
                 return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
             }
             fs::remove_file(path)?;

@@ -166,7 +166,10 @@ impl Gate {
     fn read(&self, keys: &TokenKeys, head: &MetadataMap) -> Result<Allowed, TokenProblem> {
         let shown = head.get("authorization").and_then(|it| it.to_str().ok());
         let token = shown.and_then(|it| it.strip_prefix("Bearer "));
-        let token = token.ok_or("this server asks for one (authorization: Bearer TOKEN)")?;
+        let token = token.ok_or(
+            "this server asks for one, as `authorization: Bearer TOKEN`; in a URL the option \
+             `token_file` names its file",
+        )?;
         let claims: Claims = keys.read_claims(token)?;
         if claims.iss != ISSUER || !claims.aud.names(AUDIENCE) {
             return Err("it was issued for something else");

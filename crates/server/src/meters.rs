@@ -49,7 +49,10 @@ impl Meters {
             FULL,
             "Times that a session was not read because it had too many operations without an answer"
         );
-        metrics::describe_counter!(CUT, "Sessions that were ended because they were not read");
+        metrics::describe_counter!(
+            CUT,
+            "Sessions that the server ended because their client read nothing"
+        );
         if in_memory {
             metrics::describe_gauge!(HELD, "Locks in the memory of this server");
             metrics::describe_counter!(EXPIRED, "Leases in the memory of this server that expired");
