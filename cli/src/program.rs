@@ -12,7 +12,7 @@ pub use crate::{
     advice::add_store_flags,
     command_line::{Threads, print_parse_error, run_on_runtime},
     commands::{
-        conformance::{OpeningClient, open_client},
+        conformance::{OpeningClient, open_client, workers},
         conformance_worker::NAME as CONFORMANCE_WORKER,
     },
     context::{Context, Sharing},

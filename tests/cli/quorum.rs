@@ -64,6 +64,17 @@ fn an_operator_makes_a_quorum_and_sees_who_votes() {
     }
     let ran = run(&home, &url, &["run", "job", "-n", "--", "echo", "ran"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "ran\n"), "{ran:?}");
+    // The processes of the suite open the records too.
+    let records = format!("sqlite:{}", home.path("records.db").display());
+    let suite = [
+        "conformance",
+        "--filter",
+        "never_overlap",
+        "--records",
+        &records,
+    ];
+    let suite = run(&home, &url, &suite);
+    assert_eq!(suite.code, 0, "{suite:?}");
 
     servers[0].kill();
     let (code, shown) = show(&home, &url);

@@ -4,7 +4,7 @@ use std::{future::Future, pin::Pin, time::Duration};
 
 use clap::Args;
 use comfy_table::{ContentArrangement, Table, presets};
-use distlock::{Reach, Store, Target};
+use distlock::{Reach, Store, Target, config::Config};
 use distlock_conformance::{CaseResult, Options, Status, Subject, Workers, cases, run_with};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -130,11 +130,7 @@ impl Conformance {
             first.close().await;
             None
         };
-        let workers = Workers::new(
-            std::env::current_exe()?,
-            [super::conformance_worker::NAME],
-            target.reveal_url(),
-        );
+        let workers = workers(&target)?;
         let client = move || open_client(target.clone(), shared.clone());
         let subject = Subject::connect(capabilities.backend, client).await?;
         Ok(if within_process {
@@ -143,6 +139,16 @@ impl Conformance {
             subject.with_workers(workers)
         })
     }
+}
+
+/// The way to start processes of this program that open this target.
+pub fn workers(target: &Target) -> std::io::Result<Workers> {
+    let program = std::env::current_exe()?;
+    let args = [super::conformance_worker::NAME];
+    // Empty means unset: a variable of the user's environment must not reach the workers.
+    let records = target.records().map(Target::reveal_url).unwrap_or_default();
+    Ok(Workers::new(program, args, target.reveal_url())
+        .with_variable(Config::RECORDS_VARIABLE, records))
 }
 
 /// One more client that is being opened.

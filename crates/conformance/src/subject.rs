@@ -130,6 +130,7 @@ pub struct Workers {
     pub(crate) program: PathBuf,
     pub(crate) args: Vec<String>,
     pub(crate) url: String,
+    pub(crate) variables: Vec<(String, String)>,
 }
 
 impl Workers {
@@ -144,7 +145,16 @@ impl Workers {
             program: program.into(),
             args: args.into_iter().map(Into::into).collect(),
             url: url.into(),
+            variables: Vec::new(),
         }
+    }
+
+    /// Adds a variable to the environment of the workers, for what they need beside the URL: the URL
+    /// of another store for the records, for example.
+    #[must_use]
+    pub fn with_variable(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.variables.push((name.into(), value.into()));
+        self
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use distlock::{Clock as _, LockWatch, Locker, SystemClock};
-use distlock_cli::program::{Failure, Outcome, code};
+use distlock_cli::program::{Failure, Outcome, code, workers};
 use distlock_conformance::{
     history::{Hold, check},
     worker::Worker,
@@ -130,7 +130,7 @@ struct ScenarioRun {
 impl ScenarioRun {
     /// Plays this: a process holds the lock and is killed, and a waiting client gets the lock.
     async fn play_holder_killed(&mut self, store: &StoreUnderTest) -> Outcome<()> {
-        let workers = store.workers()?;
+        let workers = workers(&store.target)?;
         let mut worker = Worker::start(&workers).await.map_err(unavailable)?;
         let waiter = store.opener().open_client().await?;
         let held = worker

@@ -5,8 +5,8 @@ use std::{path::Path, str::FromStr, time::Duration};
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use distlock::{Reach, Store, Target};
-use distlock_cli::program::{self, CONFORMANCE_WORKER, open_client};
-use distlock_conformance::{Subject, Workers};
+use distlock_cli::program::{self, open_client};
+use distlock_conformance::Subject;
 use distlock_harness::servers::{
     mysql::{MySqlServer, Product},
     postgres::PostgresServer,
@@ -97,7 +97,7 @@ const fn setup_of(kind: StoreKind) -> &'static str {
             "three primaries with a replica each, started by this command on one machine"
         }
         StoreKind::Quorum => {
-            "three Redis servers started by this command on one machine; the records are elsewhere"
+            "three Redis servers started by this command on one machine; the records are in a file"
         }
         StoreKind::LockServer => "one `distlock serve` with its locks in its memory",
         StoreKind::Agents => "two `distlock serve` before one Redis server started by this command",
@@ -177,15 +177,6 @@ impl StoreUnderTest {
         self.store.backend().capabilities().reach
     }
 
-    /// The way to start worker processes for the conformance suite.
-    pub(super) fn workers(&self) -> std::io::Result<Workers> {
-        Ok(Workers::new(
-            std::env::current_exe()?,
-            [CONFORMANCE_WORKER],
-            self.target.reveal_url(),
-        ))
-    }
-
     /// The store in the form that the conformance suite needs.
     pub(super) fn subject(&self) -> std::io::Result<Subject> {
         let opener = self.opener();
@@ -200,7 +191,7 @@ impl StoreUnderTest {
         if self.reach() == Reach::Process {
             return Ok(subject);
         }
-        Ok(subject.with_workers(self.workers()?))
+        Ok(subject.with_workers(program::workers(&self.target)?))
     }
 }
 
@@ -258,7 +249,8 @@ pub(super) async fn spawn_store(wanted: StoreToSpawn, folder: &Path) -> Result<S
         Some(Server::RedisCluster(it)) => Target::new(it.url()),
         Some(Server::Quorum(it, _)) => {
             QuorumServers::init(&it.url()).await?;
-            Target::new(it.url())
+            let records = folder.join(format!("{}.records.db", wanted.key()));
+            Target::new(it.url()).records_in(Target::sqlite(records))
         }
         Some(Server::MySql(it)) => Target::new(it.url()),
         Some(Server::Served(it)) => Target::new(it.url()),

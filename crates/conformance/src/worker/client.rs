@@ -47,6 +47,7 @@ impl Worker {
     pub async fn start(workers: &Workers) -> Outcome<Self> {
         let mut process = tokio::process::Command::new(&workers.program)
             .args(&workers.args)
+            .envs(workers.variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
