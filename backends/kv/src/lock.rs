@@ -261,15 +261,6 @@ impl DistLock for KvLock {
     }
 
     async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
-        if lease.name != next.name {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!(
-                    "lock {:?} cannot be handed over as {:?}",
-                    lease.name, next.name
-                ),
-            ));
-        }
         for _ in 0..TRIES {
             let (current, history) = match self.records.read_held(lease).await? {
                 Ok(held) => held,
@@ -278,7 +269,7 @@ impl DistLock for KvLock {
             let expect = Expect::Version(current.version);
             if let Some(Granted(token)) = self
                 .records
-                .write_grant(&next.name, &self.new_record(next), expect)
+                .write_grant(&lease.name, &self.new_record(next), expect)
                 .await?
             {
                 let grant = Grant::new(token, history.epoch, next.ttl.duration());

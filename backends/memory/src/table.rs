@@ -230,7 +230,6 @@ impl Table {
     /// is the reason of the loss.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidArgument`] when the lease and the request have different names.
     /// [`ErrorKind::LimitExceeded`] when no higher token exists.
     pub fn hand_over(
         &self,
@@ -238,15 +237,6 @@ impl Table {
         lease: &Lease,
         next: &AcquireRequest,
     ) -> Result<Result<FencingToken, LossReason>> {
-        if lease.name != next.name {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!(
-                    "lock {:?} cannot be handed over as {:?}",
-                    lease.name, next.name
-                ),
-            ));
-        }
         let mut deferred = DeferredWakes::default();
         let mut shard = self.lock_shard_of(&lease.name);
         let shard = &mut *shard;

@@ -237,16 +237,6 @@ impl DistLock for RedisLock {
 
     async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
         let store = self.open()?;
-        if lease.name != next.name {
-            return Err(Error::new(
-                ErrorKind::InvalidArgument,
-                format!(
-                    "lock {:?} cannot be handed over as {:?}",
-                    lease.name, next.name
-                ),
-            )
-            .on(BACKEND));
-        }
         let op = Operation::HandOver(lease.clone(), next.clone());
         let answer = store.submit(Some(&lease.name), op).await?;
         let handed = answer.handed_over()?;

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use distlock_backend_kit::{OpenFlag, operation::Operation};
 use distlock_core::{
-    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Error, ErrorKind, FencingToken,
-    Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, ReleaseOutcome, Renewal, Renewed,
-    Result,
+    AcquireRequest, Attempt, Capabilities, Contender, DistLock, FencingToken, Forced, Grant,
+    HandOver, Health, Lease, LockInfo, LockName, ReleaseOutcome, Renewal, Renewed, Result,
 };
 use distlock_wire::v1::{self, answer, operation::Operation as Asked};
 
@@ -92,14 +91,9 @@ impl DistLock for RemoteLock {
     }
 
     async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
-        let handle = self.open()?;
-        if lease.name != next.name {
-            let (from, to) = (&lease.name, &next.name);
-            let problem = format!("lock {from:?} cannot be handed over as {to:?}");
-            return Err(Error::new(ErrorKind::InvalidArgument, problem).on(BACKEND));
-        }
         let op = Operation::HandOver(lease.clone(), next.clone());
-        handle.submit(Some(&lease.name), op).await?.handed_over()
+        let answer = self.open()?.submit(Some(&lease.name), op).await?;
+        answer.handed_over()
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockInfo> {

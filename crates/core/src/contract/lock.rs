@@ -125,7 +125,8 @@ pub trait DistLock: fmt::Debug + Send + Sync + 'static {
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome>;
 
     /// Passes a held lock to the next owner in one step that compares the present owner. The new
-    /// token is higher.
+    /// token is higher. `next` is a request for the lock of the lease: the caller sees to it that
+    /// the two names are the same.
     ///
     /// # Errors
     /// Only failures of the store. After
