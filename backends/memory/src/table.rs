@@ -211,6 +211,18 @@ impl Table {
         Ok(row.token())
     }
 
+    /// Checks that this lease holds its lock.
+    ///
+    /// # Errors
+    /// The reason of the loss.
+    pub fn check(&self, now: Moment, lease: &Lease) -> Result<(), LossReason> {
+        let shard = self.lock_shard_of(&lease.name);
+        match shard.rows.get(&lease.name) {
+            Some(row) => row.check(now, lease),
+            None => Err(shard.loss_reason_without_row(lease)),
+        }
+    }
+
     /// Frees the lock if this lease still holds it. Then the lock is reserved for the first
     /// contender that is not skipped, and that contender is woken.
     pub fn release(&self, now: Moment, lease: &Lease) -> ReleaseOutcome {

@@ -15,7 +15,7 @@ use distlock_core::{Error, Result, path_excerpt};
 use rustix::fs::{FlockOperation, flock};
 use uuid::Uuid;
 
-use super::state::{State, Unreadable, digest};
+use super::state::{State, Unreadable, digest, is_unknown};
 use crate::config::config_error;
 
 /// The option that names the file.
@@ -39,6 +39,7 @@ impl StateFile {
     /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) if another process uses them, if
     /// the folder cannot be written, or if it is on a network file system.
     pub(super) fn open(path: &Path) -> Result<Self> {
+        let path = &without_links(path);
         if let Some(kind) = network_file_system(folder_of(path)) {
             return Err(on_network(path, kind));
         }
@@ -74,6 +75,7 @@ impl StateFile {
     /// [`InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for a file that is no state, for
     /// one on a network file system, and for one in a folder that does not exist.
     pub(super) fn check(path: &Path) -> Result<()> {
+        let path = &without_links(path);
         let folder = folder_of(path);
         if !folder.is_dir() {
             return Err(wrong(path, "is in no folder that exists"));
@@ -101,7 +103,7 @@ impl StateFile {
         // Locks that were force-released after the copy was made could be proven.
         if self
             .last_start(state.server)?
-            .is_some_and(|last| state.start < last)
+            .is_some_and(|last| is_unknown(last, state.start))
         {
             let problem = "is an older copy: restore the newest one, or move it away, and the \
                            server starts with a recovery";
@@ -210,6 +212,20 @@ fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     File::open(folder_of(path))?.sync_all()
 }
 
+/// The file that a link names. Beside the link, another server would use the same state at the same
+/// time, and the first write would put a file in the place of the link.
+fn without_links(path: &Path) -> PathBuf {
+    let mut path = path.to_owned();
+    // As many as Linux follows.
+    for _ in 0..40 {
+        let Ok(target) = fs::read_link(&path) else {
+            break;
+        };
+        path = folder_of(&path).join(target);
+    }
+    path
+}
+
 fn folder_of(path: &Path) -> &Path {
     let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
     folder.unwrap_or_else(|| Path::new("."))
@@ -258,6 +274,22 @@ mod tests {
         assert_eq!(file.read_locks(&digest).as_deref(), Some(&b"locks"[..]));
         file.write_locks(b"others").unwrap();
         assert_eq!(file.read_locks(&digest), None);
+    }
+
+    #[test]
+    fn a_link_is_the_file_that_it_names() {
+        let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (path, link) = (folder.path().join("state"), elsewhere.path().join("link"));
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        let file = StateFile::open(&link).unwrap();
+        let state = State::new(Duration::from_secs(60));
+        file.write(&state).unwrap();
+        assert!(link.is_symlink() && !path.is_symlink());
+        let refused = StateFile::open(&path).unwrap_err().to_string();
+        assert!(refused.contains("another lock server"), "{refused}");
+        drop(file);
+        let file = StateFile::open(&path).unwrap();
+        assert_eq!(file.read().unwrap(), Some(state));
     }
 
     #[test]

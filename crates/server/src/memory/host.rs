@@ -12,8 +12,8 @@ use std::{
 };
 
 use distlock_core::{
-    Clock, DistLock, Epoch, Error, ErrorKind, FencingToken, HolderLabel, Lease, LockName, Meta,
-    Moment, OwnerId, Result, Ttl, micros, sync::Mutex, unix_time,
+    Clock, DistLock, Epoch, Error, ErrorKind, FencingToken, HolderLabel, Lease, LockName,
+    LossReason, Meta, Moment, OwnerId, Result, Ttl, micros, sync::Mutex, unix_time,
 };
 use distlock_memory::{HeldLock, Memory};
 use serde::{Deserialize, Serialize};
@@ -207,6 +207,11 @@ impl Host {
         self.prover.start()
     }
 
+    /// The identity of the server, the same for all starts with this state.
+    pub(crate) const fn server_id(&self) -> Uuid {
+        self.prover.server()
+    }
+
     /// The proof of a lease that was granted or extended.
     pub(crate) fn prove(
         &self,
@@ -230,7 +235,7 @@ impl Host {
         let proven = match self.prover.check(proof, lease) {
             Ok(proven) => proven,
             Err(NotProven::Wrong) => return Ok(()),
-            Err(NotProven::FromLaterStart) => {
+            Err(NotProven::FromUnknownStart) => {
                 if !self.is_older_copy.swap(true, Ordering::AcqRel) {
                     tracing::error!(
                         "the state file is an older copy, so no lock is granted any more: stop \
@@ -332,6 +337,11 @@ impl Host {
             });
         }
         Ok(())
+    }
+
+    /// Checks that this lease holds its lock. The error is the reason of the loss.
+    pub(super) fn check(&self, lease: &Lease) -> Result<(), LossReason> {
+        self.memory.table().check(self.clock.now(), lease)
     }
 
     /// Whether a renewal may raise its token to this floor.
@@ -528,7 +538,7 @@ fn open(path: &Path, is_new: bool, max_lease: Duration, clock: &dyn Clock) -> Re
         }
     };
     let mut state = before.clone();
-    state.start += 1;
+    state.number_start();
     // Durably, before the first operation: a crash just afterwards must not read the old export.
     state.clean = None;
     if !matches!(earlier, Earlier::Exported(_)) {

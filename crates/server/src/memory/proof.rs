@@ -10,7 +10,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use uuid::Uuid;
 
-use super::state::Key;
+use super::state::{Key, is_unknown};
 
 /// The bytes of each number: of the start, of the TTL, and of the token. The digest follows.
 const NUMBER: usize = 8;
@@ -36,8 +36,9 @@ pub(super) struct Proven {
 pub(super) enum NotProven {
     /// It is no proof of this lease by this server.
     Wrong,
-    /// It was made by a later start of this server, so the state file is an older copy.
-    FromLaterStart,
+    /// It was made by a start of this server that the state file does not know, so the file is an
+    /// older copy.
+    FromUnknownStart,
 }
 
 impl Prover {
@@ -47,6 +48,10 @@ impl Prover {
 
     pub(super) const fn start(&self) -> u64 {
         self.start
+    }
+
+    pub(super) const fn server(&self) -> Uuid {
+        self.server
     }
 
     /// The proof of a lease that was granted with this TTL.
@@ -79,8 +84,8 @@ impl Prover {
         if expected.verify_slice(digest).is_err() {
             return Err(NotProven::Wrong);
         }
-        if start > self.start {
-            return Err(NotProven::FromLaterStart);
+        if is_unknown(start, self.start) {
+            return Err(NotProven::FromUnknownStart);
         }
         let ttl = Ttl::new(Duration::from_micros(micros)).map_err(|_| NotProven::Wrong)?;
         Ok(Proven { token, ttl })
@@ -120,12 +125,16 @@ fn numbers(proof: &[u8]) -> Option<([u64; 3], &[u8])> {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::state::State, *};
+    use super::{
+        super::state::{RANDOM_BITS, State},
+        *,
+    };
 
     #[test]
     fn a_proof_is_accepted_for_its_own_lease_only() {
         let state = State::new(Duration::from_secs(60));
-        let prover = |start| Prover::new(state.server, start, state.key.clone());
+        let prover =
+            |start: u64| Prover::new(state.server, start << RANDOM_BITS, state.key.clone());
         let name = LockName::new("a").unwrap();
         let (owner, token) = (OwnerId::new(), FencingToken::new(9).unwrap());
         let ttl = Ttl::new(Duration::from_secs(10)).unwrap();
@@ -137,7 +146,11 @@ mod tests {
         let without_token = Lease::new(name.clone(), owner, None);
         assert_eq!(prover(5).check(&proof, &without_token), proven);
         let older_copy = prover(3).check(&proof, &lease);
-        assert_eq!(older_copy, Err(NotProven::FromLaterStart));
+        assert_eq!(older_copy, Err(NotProven::FromUnknownStart));
+        // The state was put back, and this is the next start with it.
+        let same_count = Prover::new(state.server, (4 << RANDOM_BITS) + 1, state.key.clone());
+        let older_copy = same_count.check(&proof, &lease);
+        assert_eq!(older_copy, Err(NotProven::FromUnknownStart));
 
         let wrong = Err(NotProven::Wrong);
         let other_token = Some(FencingToken::new(10).unwrap());

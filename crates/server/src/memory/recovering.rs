@@ -36,6 +36,17 @@ impl Recovering {
             capabilities,
         }
     }
+
+    /// The answer to the renewal of a lease that does not hold its lock.
+    fn not_held(&self, reason: LossReason) -> Renewed {
+        match reason {
+            // The table is empty after a crash, which is not the work of an operator.
+            LossReason::Removed if self.host.recovery_left().is_some() => {
+                Renewed::NotHeld(LossReason::HistoryChanged)
+            }
+            reason => Renewed::NotHeld(reason),
+        }
+    }
 }
 
 /// An attempt whose token is below the durable ceiling. A grant with another token is taken back
@@ -98,6 +109,10 @@ impl DistLock for Recovering {
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
         if let Some(floor) = renewal.token_floor {
+            // Only a holder may use tokens up: the ceiling never falls again.
+            if let Err(reason) = self.host.check(lease) {
+                return Ok(self.not_held(reason));
+            }
             self.host.admit_floor(floor).await?;
         }
         let renewed = self.inner.renew(lease, renewal).await?;
@@ -107,11 +122,7 @@ impl DistLock for Recovering {
                 self.host.note(token);
                 Ok(renewed)
             }
-            // The table is empty after a crash, which is not the work of an operator.
-            Renewed::NotHeld(LossReason::Removed) if self.host.recovery_left().is_some() => {
-                Ok(Renewed::NotHeld(LossReason::HistoryChanged))
-            }
-            Renewed::NotHeld(_) => Ok(renewed),
+            Renewed::NotHeld(reason) => Ok(self.not_held(reason)),
         }
     }
 

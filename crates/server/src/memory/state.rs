@@ -13,13 +13,23 @@ use uuid::Uuid;
 const WORD: &str = "distlock-state";
 const VERSION: &str = "1";
 
+/// The random bits of the number of a start. After a state was put back, the next start has the
+/// count of one that the state does not know: these bits tell the two apart.
+pub(super) const RANDOM_BITS: u32 = 20;
+
+/// Whether a start is not among those that led to the start `known`: it came later, or the state
+/// was put back since.
+pub(super) const fn is_unknown(start: u64, known: u64) -> bool {
+    start != known && start >> RANDOM_BITS >= known >> RANDOM_BITS
+}
+
 /// What a server knows across its starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct State {
     /// The identity of the server, made at its first start.
     pub(super) server: Uuid,
-    /// The number of this start.
+    /// The number of this start: its count, and [`RANDOM_BITS`] random ones.
     pub(super) start: u64,
     /// The number of the history that the locks belong to. It rises when locks were forgotten.
     pub(super) history: u64,
@@ -84,6 +94,13 @@ impl State {
         };
         state.set_longest_lease(longest_lease);
         state
+    }
+
+    /// Numbers the start after the one that wrote this state.
+    pub(super) fn number_start(&mut self) {
+        let count = (self.start >> RANDOM_BITS) + 1;
+        let random = u64::from(Uuid::new_v4().as_fields().0) >> (32 - RANDOM_BITS);
+        self.start = (count << RANDOM_BITS) + random;
     }
 
     pub(super) const fn longest_lease(&self) -> Duration {
@@ -169,6 +186,26 @@ mod tests {
         let text = state.to_text().unwrap();
         assert_eq!(State::from_text(&text), Ok(state.clone()));
         assert!(!format!("{state:?}").contains("key: ["), "{state:?}");
+    }
+
+    #[test]
+    fn the_starts_before_are_known_and_those_of_a_lost_state_are_not() {
+        let first = state();
+        let next = |of: &State| {
+            let mut state = of.clone();
+            state.number_start();
+            state.start
+        };
+        let mut second = first.clone();
+        second.start = next(&first);
+        let third = next(&second);
+        for known in [first.start, second.start, third] {
+            assert!(!is_unknown(known, third), "{known}");
+        }
+        // By chance, two of them are the same.
+        let put_back: Vec<_> = (0..9).map(|_| next(&first)).collect();
+        assert!(put_back.iter().any(|it| is_unknown(*it, second.start)));
+        assert!(is_unknown(third, put_back[0]));
     }
 
     #[test]

@@ -1,7 +1,12 @@
 //! What a stop, a crash and a lost or older state file do to locks in the memory of a server. The
 //! time is the test's own.
 
-use std::{fs, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fs,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, UNIX_EPOCH},
+};
 
 use distlock_core::{Clock, Error, ErrorKind, ManualClock, SystemClock};
 use distlock_memory::Memory;
@@ -505,6 +510,30 @@ async fn an_older_copy_of_the_state_is_noticed_by_a_proof() {
     server.stop().await;
 }
 
+/// The lock was force-released, and only the state that was lost knows it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_copy_is_noticed_also_if_it_is_one_start_older() {
+    let place = Place::new();
+    place.first_start().await.crash().await;
+    let files = ["", "lock"].map(|extension| {
+        let path = place.beside(extension);
+        (fs::read(&path).unwrap(), path)
+    });
+    let mut server = place.again().await;
+    place.clock.advance(MAX_LEASE * 2);
+    let held = server.acquire("a").await;
+    server.force_release(&held).await;
+    server.crash().await;
+    for (content, path) in files {
+        fs::write(path, content).unwrap();
+    }
+    // Its start has the same count as the one that granted the lock.
+    let mut server = place.again().await;
+    let refused = server.try_renew(&held).await.unwrap_err();
+    assert_eq!(refused.code(), Code::DataLoss, "{refused}");
+    server.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stop_during_a_recovery_forgets_no_holder() {
     let place = Place::new();
@@ -648,6 +677,31 @@ async fn no_renewal_uses_up_the_tokens() {
     let refused = server.client.renew(raise).await.unwrap_err();
     assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
     assert!(server.renew(&held).await.is_some());
+    // Nor does the renewal of a lease that holds nothing.
+    let wall = place.clock.wall().duration_since(UNIX_EPOCH).unwrap();
+    let next_month = wall + Duration::from_secs(30 * 86_400);
+    let mut raise = v1::RenewLease {
+        lease: Some(held.lease.clone()),
+        ttl_us: 10_000_000,
+        token_floor: Some(u64::try_from(next_month.as_micros()).unwrap()),
+        ..v1::RenewLease::default()
+    };
+    let state = fs::read(place.path()).unwrap();
+    raise.lease.as_mut().unwrap().owner = Uuid::new_v4().as_bytes().to_vec();
+    let answer = server.client.renew(raise.clone()).await.unwrap();
+    let answer = answer.into_inner().answer.unwrap();
+    assert!(
+        matches!(answer, renew_answer::Answer::NotHeld(_)),
+        "{answer:?}"
+    );
+    assert_eq!(fs::read(place.path()).unwrap(), state);
+    raise.lease = Some(held.lease);
+    server.client.renew(raise).await.unwrap();
+    assert_ne!(
+        fs::read(place.path()).unwrap(),
+        state,
+        "its holder raises it"
+    );
     server.stop().await;
 }
 
