@@ -318,6 +318,41 @@ async fn a_call_that_is_repeated_ends_before_the_newer_one_is_served() {
     assert_eq!(same.token, grant.token);
 }
 
+/// It would find the lock that the caller has by its other call, and release it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_whose_caller_has_gone_before_its_turn_asks_for_nothing() {
+    let memory = Memory::default();
+    let gate = Gate::over(memory.lock());
+    let (reached, open) = (Arc::clone(&gate.reached), Arc::clone(&gate.open));
+    let store = Store::new(gate.into_lock(), memory.records());
+    let served = serve_store(store, memory.lock(), std::future::pending(), |_| {}).await;
+    let asked = call("a", SOON);
+    let (mut first, again) = (served.client().await, served.client().await);
+    let (of_first, of_again) = (asked.clone(), asked);
+    let first = tokio::spawn(async move { first.acquire(of_first).await });
+    reached.notified().await;
+    // The repetition waits for the end of the first call, which is at the store.
+    let mut client = again.clone();
+    let repeated = tokio::spawn(async move { client.acquire(of_again).await });
+    let settled = async || {
+        // The server reads the frames of a connection in their order.
+        again.clone().health(v1::CheckHealth {}).await.unwrap();
+        SystemClock.sleep(Duration::from_millis(200)).await;
+    };
+    settled().await;
+    repeated.abort();
+    let _ = repeated.await;
+    settled().await;
+    open.add_permits(1);
+    let answer = first.await.unwrap().unwrap().into_inner().answer;
+    assert!(
+        matches!(answer, Some(acquire_answer::Answer::Granted(_))),
+        "{answer:?}"
+    );
+    SystemClock.sleep(Duration::from_millis(200)).await;
+    assert_eq!(served.holder("a").await.as_deref(), Some("client"));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_call_has_a_status_by_the_book_and_our_error_in_its_details() {
     let served = serve(|_| {}).await;
@@ -359,6 +394,16 @@ struct Gate {
     open: Arc<Semaphore>,
 }
 
+impl Gate {
+    fn over(below: Arc<dyn DistLock>) -> Self {
+        Self {
+            below,
+            reached: Arc::default(),
+            open: Arc::new(Semaphore::new(0)),
+        }
+    }
+}
+
 #[tonic::async_trait]
 impl LockLayer for Gate {
     fn below(&self) -> Arc<dyn DistLock> {
@@ -375,12 +420,8 @@ impl LockLayer for Gate {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_undo_over_a_new_connection_comes_after_the_acquire_that_it_undoes() {
     let memory = Memory::default();
-    let (reached, open) = (Arc::new(Notify::new()), Arc::new(Semaphore::new(0)));
-    let gate = Gate {
-        below: memory.lock(),
-        reached: Arc::clone(&reached),
-        open: Arc::clone(&open),
-    };
+    let gate = Gate::over(memory.lock());
+    let (reached, open) = (Arc::clone(&gate.reached), Arc::clone(&gate.open));
     let store = Store::new(gate.into_lock(), memory.records());
     let served = serve_store(store, memory.lock(), std::future::pending(), |_| {}).await;
     let (client, owner) = (Uuid::new_v4(), Uuid::new_v4());
