@@ -235,7 +235,12 @@ fn limits_are_refusals_and_metrics_count_them() {
     let port = free_port().unwrap();
     let at = format!("127.0.0.1:{port}");
     let args = ["--metrics-listen", &at, "--max-names", "1"];
-    let limits = ["--max-waiters-per-name", "1", "--max-names-per-client", "1"];
+    let limits = [
+        "--max-waiters-per-name",
+        "1",
+        "--max-names-per-session",
+        "1",
+    ];
     let (server, ready) = start(&mut serve(&home, &[&args[..], &limits].concat()));
     let url = ready["url"].as_str().unwrap().to_owned();
     let held = [
@@ -277,9 +282,18 @@ fn limits_are_refusals_and_metrics_count_them() {
         assert_eq!(process.wait(SOON).unwrap().code(), Some(0));
     }
     stop(server);
-    for (limit, value) in [("--max-names", "0"), ("--max-frame", "1")] {
-        let refused = finish(&mut serve(&home, &[limit, value]), "");
-        refused.assert_failed(78, "are allowed");
+    for (limit, value, says) in [
+        ("--max-names", "0", "max_names is 0"),
+        (
+            "--max-names-per-session",
+            "100000001",
+            "max_names_per_session is 1",
+        ),
+        ("--max-frame", "1", "max_frame is 1"),
+        ("--login-timeout", "1ms", "login_timeout is 1ms"),
+        ("--slow-reader", "2h", "slow_reader is 7200s"),
+    ] {
+        finish(&mut serve(&home, &[limit, value]), "").assert_failed(78, says);
     }
 }
 

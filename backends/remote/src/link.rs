@@ -4,7 +4,7 @@
 //! caller connects at a time; the others wait for its outcome.
 
 use std::sync::{
-    Arc,
+    Arc, Weak,
     atomic::{AtomicU64, AtomicUsize, Ordering},
 };
 
@@ -55,6 +55,38 @@ struct LinkShared {
     gate: Arc<ConnectGate>,
     count: RequestCount,
     proofs: Proofs,
+    servers: Mutex<Servers>,
+}
+
+/// The servers with locks in their own memory that have served this store. Each grants what another
+/// one has granted, so there is one at a time.
+#[derive(Debug, Default)]
+struct Servers {
+    /// The ids of all, the present one last.
+    known: Vec<Vec<u8>>,
+    /// The live sessions of all handles with the present one.
+    sessions: Vec<Weak<Session>>,
+}
+
+impl Servers {
+    /// Takes the session of a server, unless another one serves this store, or has served it since
+    /// this one did. A server that has lost its state is a new one.
+    fn admit(&mut self, session: &Arc<Session>) -> bool {
+        let id = &session.server;
+        if id.is_empty() {
+            return true;
+        }
+        self.sessions
+            .retain(|it| it.upgrade().is_some_and(|it| it.is_live()));
+        if self.known.last() != Some(id) {
+            if self.known.contains(id) || !self.sessions.is_empty() {
+                return false;
+            }
+            self.known.push(id.clone());
+        }
+        self.sessions.push(Arc::downgrade(session));
+        true
+    }
 }
 
 /// A session that nobody has taken yet. Its reader keeps it alive, so its drop ends it.
@@ -90,6 +122,7 @@ impl Link {
             gate,
             count: RequestCount::new(BACKEND),
             proofs: Proofs::default(),
+            servers: Mutex::default(),
         };
         Self::connected(Arc::new(shared)).await
     }
@@ -256,6 +289,14 @@ impl Link {
             )));
         }
         let session = Arc::new(Session::new(name, &welcome, frames));
+        if !self.shared.servers.lock().admit(&session) {
+            let name = &session.host;
+            session.end("another server serves this store");
+            return Err(unavailable(format!(
+                "{name} is another server than before, and each of the two keeps its locks in its \
+                 own memory: one name must lead to one of them"
+            )));
+        }
         let reading = tokio::spawn(session::read(Arc::clone(&session), from_server));
         session.set_reader(reading.abort_handle());
         Ok(session)
@@ -329,5 +370,33 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_server_with_locks_in_its_memory_serves_a_store_at_a_time() {
+        let mut servers = Servers::default();
+        let session = |server: &[u8]| {
+            let welcome = v1::Welcome {
+                server: server.to_vec(),
+                ..v1::Welcome::default()
+            };
+            let (frames, _) = mpsc::unbounded_channel();
+            Arc::new(Session::new("h".to_owned(), &welcome, frames))
+        };
+        let (first, again, second) = (session(b"a"), session(b"a"), session(b"b"));
+        assert!(servers.admit(&first) && servers.admit(&again));
+        assert!(!servers.admit(&second), "the first one serves");
+        assert!(servers.admit(&session(b"")), "an agent has no locks");
+        first.end("the server has gone");
+        drop(again);
+        assert!(servers.admit(&second), "it took the place of the first one");
+        second.end("the server has gone");
+        assert!(!servers.admit(&session(b"a")), "the two take turns");
+        assert!(servers.admit(&session(b"b")));
     }
 }

@@ -5,7 +5,7 @@
 //! nothing new: what was sent before is still answered.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     fmt,
     sync::{
         Arc,
@@ -14,7 +14,7 @@ use std::{
 };
 
 use distlock_core::{
-    Capabilities, Error, LockName, LossFeed, LossSender, OwnerId, Result, sync::Mutex,
+    Capabilities, Error, LockName, LossFeed, LossReason, LossSender, OwnerId, Result, sync::Mutex,
 };
 use distlock_wire::v1::{self, answer, operation, push, waiter_step};
 use tokio::{
@@ -28,6 +28,9 @@ use crate::error::{BACKEND, unavailable};
 /// The answer to an operation; an error of the channel: the session ended before the answer.
 pub(crate) type Reply = oneshot::Receiver<answer::Answer>;
 
+/// The losses that are kept for grants whose callers have not read them yet.
+const EARLY_LOSSES: usize = 1024;
+
 /// One session with a server.
 pub(crate) struct Session {
     /// The server, for messages.
@@ -37,6 +40,8 @@ pub(crate) struct Session {
     pub(crate) tells_ages: bool,
     /// The number of the server's start; 0 if its locks are in another store.
     pub(crate) start: u64,
+    /// The id of the server; empty if its locks are in another store.
+    pub(crate) server: Vec<u8>,
     state: Mutex<State>,
     over: Notify,
 }
@@ -52,6 +57,9 @@ struct State {
     pending: HashMap<u64, oneshot::Sender<answer::Answer>>,
     waiters: HashMap<u64, Arc<Signal>>,
     losses: HashMap<(LockName, OwnerId), LossSender>,
+    /// Losses without a sender, the newest last: the frame of a grant can have its loss as well,
+    /// and the caller of the grant reads it after the frame.
+    early: VecDeque<((LockName, OwnerId), LossReason)>,
     reader: Option<AbortHandle>,
 }
 
@@ -98,6 +106,7 @@ impl Session {
             capabilities: told.read(BACKEND),
             tells_ages: told.record_ages,
             start: welcome.start,
+            server: welcome.server.clone(),
             state: Mutex::new(State {
                 frames: Some(frames),
                 closing: false,
@@ -106,6 +115,7 @@ impl Session {
                 pending: HashMap::new(),
                 waiters: HashMap::new(),
                 losses: HashMap::new(),
+                early: VecDeque::new(),
                 reader: None,
             }),
             over: Notify::new(),
@@ -209,7 +219,17 @@ impl Session {
             return LossFeed::silent();
         }
         let (sender, feed) = LossFeed::new();
-        state.losses.insert((name.clone(), owner), sender);
+        let lease = (name.clone(), owner);
+        let early = state.early.iter().position(|(of, _)| *of == lease);
+        match early.and_then(|at| state.early.remove(at)) {
+            Some((_, reason)) => {
+                drop(state);
+                sender.lose(reason);
+            }
+            None => {
+                state.losses.insert(lease, sender);
+            }
+        }
         feed
     }
 
@@ -271,10 +291,12 @@ impl Session {
             match push.push {
                 Some(push::Push::Wake(waiter)) => woken.extend(state.waiters.get(&waiter).cloned()),
                 Some(push::Push::Lost(it)) => {
-                    if let Ok((lease, reason)) = it.read()
-                        && let Some(sender) = state.losses.remove(&(lease.name, lease.owner))
-                    {
-                        lost.push((sender, reason));
+                    if let Ok((lease, reason)) = it.read() {
+                        let lease = (lease.name, lease.owner);
+                        match state.losses.remove(&lease) {
+                            Some(sender) => lost.push((sender, reason)),
+                            None => state.keep_early(lease, reason),
+                        }
                     }
                 }
                 Some(push::Push::Closing(_)) => closing = true,
@@ -308,6 +330,14 @@ impl State {
         frames.ok_or_else(|| self.ended(host))
     }
 
+    /// Keeps a loss for the caller that reads the grant later. Of a released lease nobody reads it.
+    fn keep_early(&mut self, lease: (LockName, OwnerId), reason: LossReason) {
+        if self.early.len() >= EARLY_LOSSES {
+            self.early.pop_front();
+        }
+        self.early.push_back((lease, reason));
+    }
+
     fn ended(&self, host: &str) -> Error {
         let why = self.why.as_deref().unwrap_or("the server stops");
         unavailable(format!("the session with {host} has ended: {why}"))
@@ -332,5 +362,52 @@ impl fmt::Debug for Session {
             .field("host", &self.host)
             .field("live", &self.is_live())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use distlock_core::Lease;
+    use tokio::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_loss_in_the_frame_of_its_grant_is_told() {
+        let (frames, _sent) = mpsc::unbounded_channel();
+        let session = Session::new("h".to_owned(), &v1::Welcome::default(), frames);
+        let (name, owner) = (LockName::new("a").unwrap(), OwnerId::new());
+        let lost = |owner| {
+            let lease = Lease::new(name.clone(), owner, None);
+            let lost = v1::LeaseLost::new(&lease, LossReason::SessionLost);
+            v1::Push {
+                push: Some(push::Push::Lost(lost)),
+            }
+        };
+        let asked = operation::Operation::Health(v1::CheckHealth {});
+        let mut reply = session.send([asked]).unwrap().remove(0);
+        // Those of leases that were released come as well.
+        let mut pushes: Vec<_> = (0..EARLY_LOSSES * 2)
+            .map(|_| lost(OwnerId::new()))
+            .collect();
+        pushes.push(lost(owner));
+        session.take(v1::ServerFrame {
+            answers: vec![v1::Answer {
+                id: 1,
+                answer: Some(answer::Answer::Acquire(v1::AcquireAnswer::default())),
+            }],
+            pushes,
+            ..v1::ServerFrame::default()
+        });
+        // The caller reads the answer after the frame.
+        assert!(reply.try_recv().is_ok());
+        let (lose, mut told) = oneshot::channel();
+        let feed = session.loss_feed(&name, owner);
+        feed.on_loss(move |reason| lose.send(reason).unwrap());
+        drop(feed);
+        assert_eq!(told.try_recv(), Ok(LossReason::SessionLost));
+        let state = session.state.lock();
+        assert_eq!(state.early.len(), EARLY_LOSSES - 1);
+        assert!(state.losses.is_empty());
     }
 }

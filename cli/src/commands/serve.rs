@@ -123,7 +123,7 @@ struct Limits {
     max_names: Option<usize>,
     /// Most names with a lock of one session; 0 = no limit [default: 0]
     #[arg(long, value_name = "N")]
-    max_names_per_client: Option<usize>,
+    max_names_per_session: Option<usize>,
     /// Most callers that wait for locks [default: 100000]
     #[arg(long, value_name = "N")]
     max_waiters: Option<usize>,
@@ -254,7 +254,7 @@ impl ServeOptions {
             (&mut limits.frame_bytes, given.max_frame),
             (&mut limits.operations, given.max_operations),
             (&mut limits.names, given.max_names),
-            (&mut limits.names_per_client, given.max_names_per_client),
+            (&mut limits.names_per_session, given.max_names_per_session),
             (&mut limits.waiters, given.max_waiters),
             (&mut limits.waiters_per_name, given.max_waiters_per_name),
         ] {

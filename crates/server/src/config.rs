@@ -61,7 +61,7 @@ pub struct ServerLimits {
     /// Names with a lock in the memory of the server.
     pub names: usize,
     /// Names with a lock of one session; 0 = no limit.
-    pub names_per_client: usize,
+    pub names_per_session: usize,
     /// Callers that wait for locks.
     pub waiters: usize,
     /// Callers that wait for one lock.
@@ -98,7 +98,7 @@ impl Default for ServerLimits {
             frame_bytes: FRAME_BYTES,
             operations: 4_096,
             names: 4_000_000,
-            names_per_client: 0,
+            names_per_session: 0,
             waiters: 100_000,
             waiters_per_name: 100_000,
             login: Duration::from_secs(10),
@@ -211,7 +211,7 @@ impl ServerLimits {
             ),
             ("max_operations", self.operations, 1, 1_000_000),
             ("max_names", self.names, 1, MOST),
-            ("max_names_per_client", self.names_per_client, 0, MOST),
+            ("max_names_per_session", self.names_per_session, 0, MOST),
             ("max_waiters", self.waiters, 1, MOST),
             ("max_waiters_per_name", self.waiters_per_name, 1, MOST),
         ] {

@@ -33,6 +33,7 @@
 //! | one operation at the store, and its answer | `operations` |
 //! | the lock table in the memory of the server, and its state file | `memory` |
 //! | the unary calls | `service`, `unary`, `calls` |
+//! | the messages that have not arrived whole | `pieces` |
 //! | health and reflection, and the page with the metrics | `standard`, `meters` |
 //! | a stream of operations: its frames, its waiters, its place among the client's connections | `session` |
 //!
@@ -69,6 +70,7 @@ mod front;
 mod memory;
 mod meters;
 mod operations;
+mod pieces;
 mod server;
 mod service;
 mod session;

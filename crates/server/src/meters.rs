@@ -17,15 +17,16 @@ const FULL: &str = "distlock_server_backpressure_total";
 const CUT: &str = "distlock_server_slow_readers_total";
 
 /// Why an operation or a call is refused.
-const REASONS: [&str; 8] = [
+const REASONS: [&str; 9] = [
     "token",
     "operation",
     "prefix",
     "names",
-    "names_of_client",
+    "names_of_session",
     "waiters",
     "waiters_of_name",
     "recovery",
+    "unfinished",
 ];
 
 /// The counters of what happens often.

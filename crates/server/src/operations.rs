@@ -86,6 +86,12 @@ impl Operations {
         self.host.as_ref().map_or(0, |host| host.start_number())
     }
 
+    /// The id of the server, if its locks are in its own memory; otherwise nothing.
+    pub(crate) fn server_id(&self) -> Vec<u8> {
+        let id = self.host.as_ref().map(|host| host.server_id());
+        id.map_or_else(Vec::new, |id| id.as_bytes().to_vec())
+    }
+
     /// The hosted table, if the store is in the memory of this server.
     pub(crate) const fn host(&self) -> Option<&Arc<Host>> {
         self.host.as_ref()

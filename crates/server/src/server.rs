@@ -15,6 +15,7 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio_stream::Stream;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tonic::transport::Server;
+use tower::util::MapRequestLayer;
 
 use crate::{
     ServerConfig, ServerFiles, StateOptions,
@@ -22,6 +23,7 @@ use crate::{
     front::Front,
     memory::{self, Host},
     operations::Operations,
+    pieces::Pieces,
     service::Service,
     session::{Clients, SessionContext, WaiterPlaces},
     standard::{self, Serving},
@@ -32,6 +34,8 @@ const STREAMS_PER_CONNECTION: u32 = 256;
 const MAX_HEADERS: u32 = 16 * 1024;
 /// Bytes that a client may send before the server takes them.
 const WINDOW: u32 = 1024 * 1024;
+/// Messages of the greatest length that may arrive at the same time. Most arrive in one piece.
+const UNFINISHED_MESSAGES: usize = 64;
 /// A connection whose client has gone without a word ends after these two times.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -144,6 +148,7 @@ impl LockServer {
         .max_encoding_message_size(FRAME_BYTES);
         let health = Serving::default();
         health.begin().await;
+        let pieces = Pieces::new(limits.frame_bytes * UNFINISHED_MESSAGES);
         let serving = Server::builder()
             .max_concurrent_streams(STREAMS_PER_CONNECTION)
             .initial_stream_window_size(WINDOW)
@@ -151,6 +156,7 @@ impl LockServer {
             .http2_max_header_list_size(MAX_HEADERS)
             .http2_keepalive_interval(Some(KEEP_ALIVE))
             .http2_keepalive_timeout(Some(KEEP_ALIVE_TIMEOUT))
+            .layer(MapRequestLayer::new(move |call| pieces.watch(call)))
             .add_service(service)
             .add_service(standard::health_service(&health, gate.clone()))
             .add_service(standard::reflection_service(gate)?)

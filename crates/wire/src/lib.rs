@@ -15,6 +15,7 @@
 //! | what the store behind a server can do | `capabilities` |
 //! | errors, and the status of a refused call | `error` |
 //! | the version, and the limits of frames | `limits` |
+//! | the codec of the calls, which refuses messages of too many parts | `codec` |
 //!
 //! # Promises
 //!
@@ -23,6 +24,7 @@
 //! - No text of an error repeats an owner or a nonce.
 
 mod capabilities;
+mod codec;
 mod error;
 mod limits;
 mod lock;
@@ -47,6 +49,6 @@ mod value;
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("generated/distlock.lock.v1.bin");
 
 pub use limits::{
-    ANSWER_BYTES, CALL_BYTES, DEFAULT_PORT, FRAME_BYTES, MAX_LISTED, MAX_READ, VERSION, VERSIONS,
-    check_versions,
+    ANSWER_BYTES, CALL_BYTES, DEFAULT_PORT, FRAME_BYTES, MAX_LISTED, MAX_PARTS, MAX_READ, VERSION,
+    VERSIONS, check_versions,
 };

@@ -15,6 +15,9 @@ pub const DEFAULT_PORT: u16 = 7420;
 /// KiB) fits several times.
 pub const FRAME_BYTES: usize = 4 * 1024 * 1024;
 
+/// The most parts of one message: of a frame, its operations.
+pub const MAX_PARTS: usize = 16_384;
+
 /// The bytes at which a client ends a frame. One operation more still fits into [`FRAME_BYTES`].
 pub const CALL_BYTES: usize = 1024 * 1024;
 

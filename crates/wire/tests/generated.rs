@@ -21,6 +21,7 @@ fn generated_code_is_current() {
         .out_dir(out.path())
         .emit_rerun_if_changed(false)
         .build_transport(false)
+        .codec_path("crate::codec::BoundedCodec")
         .compile_fds(descriptors)
         .unwrap();
     let fresh = fs::read_to_string(out.path().join("distlock.lock.v1.rs")).unwrap();

@@ -1,6 +1,6 @@
 //! Connections that break in the middle of a request, and servers that go away.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use distlock_backend_kit::Drivers;
 use distlock_core::{
@@ -11,6 +11,11 @@ use distlock_harness::{Direction, FaultProxy};
 use distlock_memory::Memory;
 use distlock_remote::RemoteDriver;
 use distlock_server::{LockServer, ServerConfig, StateOptions};
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
 
 /// A server over a store in memory, and a handle on the store itself.
 async fn server(memory: &Memory) -> SocketAddr {
@@ -18,6 +23,23 @@ async fn server(memory: &Memory) -> SocketAddr {
     config.listen = Some("127.0.0.1:0".to_owned());
     let store = Store::new(memory.lock(), memory.records());
     let server = LockServer::start(config, store).await.unwrap();
+    let address = server.address().unwrap();
+    tokio::spawn(server.run(std::future::pending()));
+    address
+}
+
+/// A server with locks in its own memory.
+async fn server_in_memory(state: &Path) -> SocketAddr {
+    let mut config = ServerConfig::default();
+    config.listen = Some("127.0.0.1:0".to_owned());
+    let state = StateOptions {
+        path: state.to_owned(),
+        is_new: true,
+    };
+    let records = Memory::default().records();
+    let clock = Arc::new(SystemClock);
+    let server = LockServer::start_in_memory(config, state, records, clock).await;
+    let server = server.unwrap();
     let address = server.address().unwrap();
     tokio::spawn(server.run(std::future::pending()));
     address
@@ -118,28 +140,56 @@ async fn an_acquire_that_the_network_kept_comes_too_late_for_its_undo() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_with_locks_in_its_own_memory_is_named_alone() {
     let folder = tempfile::tempdir().unwrap();
-    let start = async |name: &str| {
-        let mut config = ServerConfig::default();
-        config.listen = Some("127.0.0.1:0".to_owned());
-        let state = StateOptions {
-            path: folder.path().join(name),
-            is_new: true,
-        };
-        let records = Memory::default().records();
-        let clock = Arc::new(SystemClock);
-        let server = LockServer::start_in_memory(config, state, records, clock).await;
-        let server = server.unwrap();
-        let address = server.address().unwrap();
-        tokio::spawn(server.run(std::future::pending()));
-        address
-    };
-    let (first, second) = (start("a").await, start("b").await);
+    let (first, second) = (
+        server_in_memory(&folder.path().join("a")).await,
+        server_in_memory(&folder.path().join("b")).await,
+    );
     let drivers = Drivers::new().with(Arc::new(RemoteDriver));
     let both = format!("distlock://{first},{second}");
     let error = drivers.open(both.as_str()).await.err().unwrap();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
     assert!(error.to_string().contains("name it alone"), "{error}");
     open(&format!("distlock://{first}")).await.close().await;
+}
+
+/// A name of DNS can have the addresses of both.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_name_leads_to_one_server_with_locks_in_its_own_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let servers = [
+        server_in_memory(&folder.path().join("a")).await,
+        server_in_memory(&folder.path().join("b")).await,
+    ];
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let name = listener.local_addr().unwrap();
+    let (choose, chosen) = watch::channel(0);
+    tokio::spawn(async move {
+        loop {
+            let (mut client, _) = listener.accept().await.unwrap();
+            let server = servers[*chosen.borrow()];
+            let mut server = TcpStream::connect(server).await.unwrap();
+            tokio::spawn(async move { copy_bidirectional(&mut client, &mut server).await });
+        }
+    });
+    let store = open(&format!("distlock://{name}")).await;
+    let lock = store.backend();
+    choose.send_replace(1);
+    let error = lock.reopen().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert!(error.to_string().contains("another server"), "{error}");
+    choose.send_replace(0);
+    // The next attempt to connect comes after a pause.
+    let again = loop {
+        match lock.reopen().await {
+            Ok(again) => break again,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}"),
+        }
+        SystemClock.sleep(Duration::from_millis(50)).await;
+    };
+    let held = request("a");
+    let attempt = lock.try_acquire(&held).await.unwrap();
+    assert!(matches!(attempt, Attempt::Acquired(_)), "{attempt:?}");
+    assert!(is_held(&*again, &held.name).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -22,6 +22,10 @@ const KEPT: Duration = Duration::from_secs(600);
 /// The number of clients at which those without a session are looked through.
 const SWEEP_AT: usize = 1024;
 
+/// The most clients without a session that are kept. A client chooses its id, and nothing keeps it
+/// from choosing a new one for each session.
+const MOST_KEPT: usize = 250_000;
+
 /// The clients that have or had a session.
 #[derive(Debug)]
 pub(crate) struct Clients {
@@ -33,6 +37,8 @@ pub(crate) struct Clients {
 struct Known {
     clients: HashMap<Uuid, Client>,
     sweep_at: usize,
+    /// See [`MOST_KEPT`].
+    most: usize,
 }
 
 #[derive(Debug)]
@@ -63,6 +69,7 @@ impl Clients {
             known: Mutex::new(Known {
                 clients: HashMap::new(),
                 sweep_at: SWEEP_AT,
+                most: MOST_KEPT,
             }),
         }
     }
@@ -109,11 +116,27 @@ impl Clients {
             )));
         }
         if known.clients.len() >= known.sweep_at {
-            let is_kept = |it: &Client| it.since.is_none_or(|since| now.since(since) < KEPT);
-            known.clients.retain(|_, client| is_kept(client));
-            known.sweep_at = (known.clients.len() * 2).max(SWEEP_AT);
+            known.sweep(now);
         }
         Ok(known.clients.insert(client, entry))
+    }
+}
+
+impl Known {
+    /// Forgets clients without a session: those that are over for long, and if they are still too
+    /// many, the older half.
+    fn sweep(&mut self, now: Moment) {
+        self.clients
+            .retain(|_, it| it.since.is_none_or(|since| now.since(since) < KEPT));
+        let mut ends: Vec<_> = self.clients.values().filter_map(|it| it.since).collect();
+        if ends.len() >= self.most / 2 {
+            let middle = ends.len() / 2;
+            let (_, middle, _) = ends.select_nth_unstable(middle);
+            self.clients
+                .retain(|_, it| it.since.is_none_or(|since| since > *middle));
+        }
+        let live = self.clients.len();
+        self.sweep_at = (live * 2).max(SWEEP_AT).min(live + self.most / 2);
     }
 }
 
@@ -202,5 +225,22 @@ mod tests {
         drop(clients.admit(Uuid::new_v4(), 1).await.unwrap());
         assert_eq!(clients.known.lock().clients.len(), 2);
         drop(kept);
+    }
+
+    #[tokio::test]
+    async fn of_very_many_clients_without_a_session_the_newest_are_kept() {
+        let clock = Arc::new(ManualClock::new());
+        let clients = Arc::new(Clients::new(Arc::clone(&clock) as Arc<dyn Clock>));
+        let most = 3 * SWEEP_AT;
+        clients.known.lock().most = most;
+        let live = clients.admit(Uuid::new_v4(), 1).await.unwrap();
+        for _ in 0..3 * most {
+            let client = Uuid::new_v4();
+            drop(clients.admit(client, 2).await.unwrap());
+            assert!(clients.admit(client, 1).await.is_err(), "just now");
+            clock.advance(Duration::from_millis(1));
+            assert!(clients.known.lock().clients.len() <= most);
+        }
+        assert!(clients.admit(live.client, 1).await.is_err(), "it lives");
     }
 }

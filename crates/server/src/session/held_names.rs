@@ -45,9 +45,9 @@ impl HeldNames {
             names.retain(|_, until| until.is_none_or(|until| until > now));
         }
         if names.len() >= self.most {
-            meters::count_refusal("names_of_client");
+            meters::count_refusal("names_of_session");
             let most = self.most;
-            let problem = format!("this client holds {most} locks, and no more are allowed");
+            let problem = format!("this session holds {most} locks, and no more are allowed");
             return Err(Error::new(ErrorKind::LimitExceeded, problem).passing());
         }
         names.insert(name.to_owned(), None);

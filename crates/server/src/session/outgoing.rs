@@ -1,13 +1,17 @@
 //! What a session sends, and the frame that it is gathered in.
 
 use distlock_wire::{
-    ANSWER_BYTES,
+    ANSWER_BYTES, MAX_PARTS,
     v1::{self, answer, push},
 };
 use prost::Message as _;
 
 /// The room that an answer without a list or a value takes at most.
 const SMALL: usize = 512;
+
+/// The room that the smallest answer takes. So no frame has as many answers as would have the
+/// client refuse it.
+const LEAST: usize = 2 * ANSWER_BYTES / MAX_PARTS;
 
 /// Something that a session sends to its client.
 #[derive(Debug)]
@@ -27,7 +31,7 @@ impl NextFrame {
     pub(super) fn add(&mut self, outgoing: Outgoing) {
         match outgoing {
             Outgoing::Answer(id, answer) => {
-                self.bytes += size_of_answer(&answer);
+                self.bytes += size_of_answer(&answer).max(LEAST);
                 let answer = Some(answer);
                 self.frame.answers.push(v1::Answer { id, answer });
             }

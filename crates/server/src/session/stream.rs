@@ -131,7 +131,7 @@ async fn serve(
     }
     let place = context.clients.admit(client, hello.connection).await?;
     let (sender, outgoing) = mpsc::unbounded_channel();
-    let most_held = Some(context.limits.names_per_client).filter(|most| *most > 0);
+    let most_held = Some(context.limits.names_per_session).filter(|most| *most > 0);
     let held = most_held.map(|most| {
         let clock = Arc::clone(context.operations.clock());
         HeldNames::new(most, context.operations.max_lease(), clock)
@@ -139,6 +139,7 @@ async fn serve(
     let mut session = Session {
         context: Arc::clone(context),
         out,
+        place: &place,
         label,
         access,
         held,
@@ -152,7 +153,7 @@ async fn serve(
         outgoing,
     };
     session.welcome(version).await?;
-    let ended = session.run(&mut frames, &place).await;
+    let ended = session.run(&mut frames).await;
     // Nothing more is read, but what was read is carried out to its end.
     drop(frames);
     session.finish(ended.is_ok()).await;
@@ -168,9 +169,15 @@ fn unreadable(status: Status) -> Status {
     Status::invalid_argument(format!("a frame cannot be read: {}", status.message()))
 }
 
+/// The end of a session whose client has connected again.
+fn replaced() -> Status {
+    Status::aborted("a newer connection of this client has come")
+}
+
 struct Session<'a> {
     context: Arc<SessionContext>,
     out: &'a ServerFrames,
+    place: &'a Place,
     /// Who has connected.
     label: HolderLabel,
     access: Access,
@@ -205,6 +212,7 @@ impl Session<'_> {
                 operations: limit(self.context.limits.operations),
             }),
             start: operations.start_number(),
+            server: operations.server_id(),
         };
         let frame = v1::ServerFrame {
             welcome: Some(welcome),
@@ -214,12 +222,8 @@ impl Session<'_> {
     }
 
     /// Serves until the client or the server ends the session.
-    async fn run(
-        &mut self,
-        frames: &mut Streaming<v1::ClientFrame>,
-        place: &Place,
-    ) -> Result<(), Status> {
-        let context = Arc::clone(&self.context);
+    async fn run(&mut self, frames: &mut Streaming<v1::ClientFrame>) -> Result<(), Status> {
+        let (context, place) = (Arc::clone(&self.context), self.place);
         let clock = Arc::clone(context.operations.clock());
         let mut is_closing = false;
         // The end of the token, and then that of the farewell.
@@ -246,9 +250,7 @@ impl Session<'_> {
             let reads = self.read.0.as_slice().is_empty() && self.has_room();
             tokio::select! {
                 biased;
-                () = place.replaced() => {
-                    return Err(Status::aborted("a newer connection of this client has come"));
-                }
+                () = place.replaced() => return Err(replaced()),
                 () = over => {
                     if is_closing {
                         return Ok(());
@@ -351,7 +353,13 @@ impl Session<'_> {
     async fn send(&mut self, frame: v1::ServerFrame) -> Result<(), Status> {
         let clock = self.context.operations.clock();
         let limit = self.context.limits.slow_reader;
-        match at_most(&**clock, limit, self.out.send(Ok(frame))).await {
+        let sent = tokio::select! {
+            biased;
+            // Nobody reads the connection that was given up, and the newer one waits for its end.
+            () = self.place.replaced() => return Err(replaced()),
+            sent = at_most(&**clock, limit, self.out.send(Ok(frame))) => sent,
+        };
+        match sent {
             Some(Ok(())) => Ok(()),
             Some(Err(_)) => Err(Status::cancelled("the connection has ended")),
             None => {

@@ -2,10 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use distlock_core::{Clock, ManualClock, Store, SystemClock};
+use distlock_core::{Clock, ManualClock, Store, SystemClock, at_most};
 use distlock_memory::Memory;
-use distlock_wire::v1::{self, answer, operation::Operation as Asked, push, waiter_step::Step};
-use futures_util::future::join_all;
+use distlock_wire::{
+    MAX_PARTS,
+    v1::{self, answer, operation::Operation as Asked, push, waiter_step::Step},
+};
+use futures_util::{StreamExt as _, future::join_all, stream::FuturesUnordered};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -17,7 +20,9 @@ use tonic::{
 };
 use uuid::Uuid;
 
-use crate::support::{Served, TTL, acquire, granted, join, serve, serve_store, step};
+use crate::support::{
+    SOON, Served, Session, TTL, acquire, error_kind, granted, join, serve, serve_store, step,
+};
 
 /// The longest value of a record.
 const VALUE: usize = 256 * 1024;
@@ -120,20 +125,7 @@ async fn a_client_that_reads_nothing_is_cut_off_and_not_buffered() {
     let store = Store::with_clock(memory.lock(), memory.records(), of_store);
     let served = serve_store(store, memory.lock(), std::future::pending(), |_| {}).await;
     let mut slow = served.any_session().await;
-    let put = v1::WriteRecord {
-        key: "k".to_owned(),
-        value: vec![7; VALUE],
-        expect_version: None,
-    };
-    slow.send([(1, Asked::Put(put))]);
-    assert!(matches!(slow.answer(1).await, answer::Answer::Put(_)));
-    const ASKED: u64 = 400;
-    let get = || {
-        Asked::Get(v1::ReadRecords {
-            keys: vec!["k".to_owned()],
-        })
-    };
-    slow.send((2..ASKED + 2).map(|id| (id, get())));
+    asks_and_reads_nothing(&mut slow).await;
     for _ in 0..100 {
         SystemClock.sleep(Duration::from_millis(20)).await;
         clock.advance(Duration::from_secs(1));
@@ -142,6 +134,153 @@ async fn a_client_that_reads_nothing_is_cut_off_and_not_buffered() {
     // Its connection is gone, with everything that waited for it.
     let ended = slow.refusal().await;
     assert_ne!(ended.message(), "the stream ended");
+}
+
+/// Has the server send more than the connection takes, and reads nothing of it.
+async fn asks_and_reads_nothing(session: &mut Session) {
+    const ASKED: u64 = 400;
+    let put = v1::WriteRecord {
+        key: "k".to_owned(),
+        value: vec![7; VALUE],
+        expect_version: None,
+    };
+    session.send([(1, Asked::Put(put))]);
+    assert!(matches!(session.answer(1).await, answer::Answer::Put(_)));
+    let get = || {
+        Asked::Get(v1::ReadRecords {
+            keys: vec!["k".to_owned()],
+        })
+    };
+    session.send((2..ASKED + 2).map(|id| (id, get())));
+}
+
+/// With their defaults, each of these takes ten seconds, or more bytes.
+#[tokio::test(flavor = "multi_thread")]
+async fn limits_of_other_values_are_kept() {
+    let served = serve(|config| {
+        config.limits.frame_bytes = 2 * 1024 * 1024;
+        config.limits.login = Duration::from_secs(1);
+        config.limits.slow_reader = Duration::from_millis(300);
+    });
+    let (served, began) = (served.await, SystemClock.now());
+    let mut silent = TcpStream::connect(served.address).await.unwrap();
+    let mut slow = served.any_session().await;
+    slow.send([(0, join(1, "a"))]);
+    assert!(matches!(slow.answer(0).await, answer::Answer::Waiter(_)));
+    asks_and_reads_nothing(&mut slow).await;
+    // Its waiter goes with it.
+    served.until("a", |info| info.waiters == Some(0)).await;
+    let _ = silent.read_to_end(&mut Vec::new()).await;
+    assert!(SystemClock.now().since(began) < SOON / 2);
+
+    let mut large = served.any_session().await;
+    let values = vec![vec![7; VALUE]; 9];
+    large.send((1..).zip(values).map(|(id, value)| {
+        let (key, expect_version) = ("large".to_owned(), None);
+        let put = v1::WriteRecord {
+            key,
+            value,
+            expect_version,
+        };
+        (id, Asked::Put(put))
+    }));
+    assert_eq!(large.refusal().await.code(), Code::OutOfRange);
+}
+
+/// The operations are empty: two bytes each on the way, and a hundred times as many in memory.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frame_of_very_many_operations_is_refused_unread() {
+    let served = serve(|_| {}).await;
+    for (operations, is_served) in [(MAX_PARTS, true), (MAX_PARTS + 1, false)] {
+        let mut session = served.any_session().await;
+        let frame = v1::ClientFrame {
+            hello: None,
+            operations: vec![v1::Operation::default(); operations],
+        };
+        session.frames.send(frame).unwrap();
+        if is_served {
+            let kind = error_kind(&session.answer(0).await);
+            assert_eq!(kind, v1::error::Kind::Unsupported);
+            continue;
+        }
+        let refused = session.refusal().await;
+        assert_eq!(refused.code(), Code::OutOfRange, "{refused}");
+        assert!(refused.message().contains("16384 parts"), "{refused}");
+    }
+    let many = v1::ReadRecords {
+        keys: vec![String::new(); MAX_PARTS + 1],
+    };
+    let refused = served.client().await.get_records(many).await.unwrap_err();
+    assert_eq!(refused.code(), Code::OutOfRange, "{refused}");
+}
+
+/// All of them together would be four times as many bytes as the server keeps.
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_that_never_become_whole_are_refused_beyond_their_limit() {
+    const CALLS: usize = 250;
+    const BYTES: usize = 2 * 1024 * 1024;
+    let served = serve(|config| config.limits.frame_bytes = BYTES).await;
+    let piece = {
+        let mut piece = vec![0];
+        piece.extend(u32::try_from(BYTES).unwrap().to_be_bytes());
+        piece.resize(BYTES, 7);
+        Bytes::from(piece)
+    };
+    let stream = TcpStream::connect(served.address).await.unwrap();
+    let (mut client, connection) = h2::client::handshake(stream).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let mut calls = Vec::new();
+    for _ in 0..CALLS {
+        let request = http::Request::post(format!(
+            "http://{}/distlock.lock.v1.LockService/PutRecord",
+            served.address
+        ));
+        let request = request.header("content-type", "application/grpc");
+        client = client.ready().await.unwrap();
+        let request = request.body(()).unwrap();
+        let (answer, mut sending) = client.send_request(request, false).unwrap();
+        sending.send_data(piece.clone(), false).unwrap();
+        calls.push((answer, sending));
+    }
+    let (answers, sending): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
+    // Those for which there is room wait for the rest, and all others have their answer.
+    let mut answers: FuturesUnordered<_> = answers.into_iter().collect();
+    for _ in 0..CALLS - 64 {
+        let head = at_most(&SystemClock, SOON, answers.next()).await;
+        let head = head.expect("an answer").unwrap().unwrap();
+        let refused = (Code::ResourceExhausted as i32).to_string();
+        assert_eq!(head.headers()["grpc-status"], *refused);
+    }
+    // A message that comes in one piece is no such message.
+    assert_serves(&served, "a").await;
+    connection.abort();
+    drop((answers, sending, client));
+    let put = || v1::WriteRecord {
+        key: "k".to_owned(),
+        value: vec![7; VALUE],
+        expect_version: None,
+    };
+    let mut stranger = served.client().await;
+    for _ in 0..500 {
+        if stranger.put_record(put()).await.is_ok() {
+            return;
+        }
+        SystemClock.sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the bytes of calls that have ended are not given back");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_connection_does_not_wait_for_a_client_that_reads_nothing() {
+    let served = serve(|_| {}).await;
+    let client = Uuid::new_v4();
+    let mut first = served.session(client, 1).await;
+    asks_and_reads_nothing(&mut first).await;
+    SystemClock.sleep(Duration::from_millis(500)).await;
+    let began = SystemClock.now();
+    let _second = served.session(client, 2).await;
+    // Sooner than the end of a client that reads nothing.
+    assert!(SystemClock.now().since(began) < SOON / 2);
 }
 
 /// On one thread, no waiter takes a step while the frame is read.
