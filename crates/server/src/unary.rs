@@ -11,6 +11,7 @@ use distlock_core::{
     at_most,
 };
 use distlock_wire::v1;
+use futures_util::FutureExt as _;
 use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::{calls::CallTurn, operations::missing, session::SessionContext};
@@ -37,7 +38,11 @@ pub(crate) async fn acquire(
         until: access.map_or(until, |end| until.min(end)),
         received,
     };
-    context.tasks.spawn(task.run(turn, answer));
+    let mut task = Box::pin(task.run(turn, answer));
+    // A store in memory answers at once.
+    if (&mut task).now_or_never().is_none() {
+        context.tasks.spawn(task);
+    }
     let answer = answered.await.map_err(|_| {
         let why = "the server stopped during the call";
         Error::new(ErrorKind::OutcomeUnknown, why)
