@@ -3,6 +3,7 @@
 use std::{path::PathBuf, thread, time::Duration};
 
 use anyhow::Result;
+use distlock::{Clock as _, Moment, SystemClock};
 use distlock_harness::servers::{lock_server::LockServer, redis::RedisServer};
 
 /// Number of agents.
@@ -11,14 +12,20 @@ const AGENTS: usize = 2;
 /// The shortest longest lease that a server allows.
 const SHORTEST_MAX_LEASE: Duration = Duration::from_secs(1);
 
+/// The time after a recovery until the server grants for certain.
+const AFTER_RECOVERY: Duration = Duration::from_millis(250);
+
 /// A way to restart a lock server that breaks its promises: the bug that it would have if it
 /// allowed that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WrongRestart {
     /// Without a recovery.
     AsNew,
-    /// With a recovery that is shorter than the leases of before.
+    /// With a recovery that is shorter than the leases of before, as if a lowered `--max-lease` cut
+    /// it.
     ShortRecovery,
+    /// With a recovery that counts from the first start of the server.
+    RecoveryFromStart,
     /// With the locks of an earlier stop.
     StaleExport,
 }
@@ -30,6 +37,8 @@ pub(crate) struct ServedStore {
     pub(crate) wrong_restart: Option<WrongRestart>,
     /// The files of the state after the last stop in order.
     files: Vec<(PathBuf, Vec<u8>)>,
+    /// The first start of the servers.
+    started: Moment,
     pub(crate) servers: Vec<LockServer>,
     /// The store behind the agents; it must live as long as they.
     _behind: Option<RedisServer>,
@@ -41,6 +50,7 @@ impl ServedStore {
         Ok(Self {
             wrong_restart: None,
             files: Vec::new(),
+            started: SystemClock.now(),
             servers: vec![LockServer::in_memory(max_lease)?],
             _behind: None,
         })
@@ -53,6 +63,7 @@ impl ServedStore {
         Ok(Self {
             wrong_restart: None,
             files: Vec::new(),
+            started: SystemClock.now(),
             servers: agents.collect::<Result<_>>()?,
             _behind: Some(redis),
         })
@@ -72,16 +83,10 @@ impl ServedStore {
         let server = &mut self.servers[at];
         match self.wrong_restart {
             Some(WrongRestart::AsNew) => server.restart_as_new(),
-            Some(WrongRestart::ShortRecovery) => {
-                let usual = server.max_lease();
-                server.remove_state()?;
-                server.set_max_lease(SHORTEST_MAX_LEASE);
-                server.restart()?;
-                // A server that stops during its recovery would recover at the next start too.
-                thread::park_timeout(SHORTEST_MAX_LEASE * 5 / 4);
-                server.stop()?;
-                server.set_max_lease(usual);
-                server.restart()
+            Some(WrongRestart::ShortRecovery) => recover_for(server, SHORTEST_MAX_LEASE),
+            Some(WrongRestart::RecoveryFromStart) => {
+                let ends = self.started + server.max_lease();
+                recover_for(server, ends.since(SystemClock.now()))
             }
             Some(WrongRestart::StaleExport) if !self.files.is_empty() => {
                 server.restart_with_files(&self.files)
@@ -95,4 +100,21 @@ impl ServedStore {
         let addresses = self.servers.iter().map(|it| it.address().to_string());
         format!("distlock://{}", addresses.collect::<Vec<_>>().join(","))
     }
+}
+
+/// Starts a server that was killed, with a recovery of this time. A recovery that is shorter than
+/// any server allows is left out.
+fn recover_for(server: &mut LockServer, time: Duration) -> Result<()> {
+    if time < SHORTEST_MAX_LEASE {
+        return server.restart_as_new();
+    }
+    let usual = server.max_lease();
+    server.remove_state()?;
+    server.set_max_lease(time);
+    server.restart()?;
+    // A server that stops during its recovery would recover at the next start too.
+    thread::park_timeout(time + AFTER_RECOVERY);
+    server.stop()?;
+    server.set_max_lease(usual);
+    server.restart()
 }

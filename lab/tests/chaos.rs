@@ -141,8 +141,13 @@ const SOON: &str = "valid-too-long,lease-rounded-down,tokens-stand-still,tokens-
                     deletes-do-nothing,versions-are-reused,starts-are-forgotten,\
                     effects-are-forgotten,gates-forget,counters-are-overwritten";
 
-#[test]
-fn planted_bugs_are_caught() {
+/// Bugs of lock servers and of agents. Each list runs at the same time as the other one.
+const OF_SERVERS: [&str; 2] = [
+    "recovery-from-start,proofs-are-not-checked",
+    "counts-from-is-dropped,lease-from-joining",
+];
+
+fn assert_caught(bugs: &str) {
     let only = [
         "--planted",
         "--seconds",
@@ -150,11 +155,25 @@ fn planted_bugs_are_caught() {
         "--seed",
         FIXED,
         "--only",
-        SOON,
+        bugs,
     ];
     let said = assert_exit(&chaos(&only), 0);
     let caught = said.lines().filter(|it| it.starts_with("caught")).count();
-    assert_eq!(caught, SOON.split(',').count(), "{said}");
+    assert_eq!(caught, bugs.split(',').count(), "{said}");
+}
+
+#[test]
+fn planted_bugs_are_caught() {
+    assert_caught(SOON);
+}
+
+#[test]
+fn planted_bugs_of_lock_servers_are_caught() {
+    std::thread::scope(|scope| {
+        for bugs in OF_SERVERS {
+            scope.spawn(|| assert_caught(bugs));
+        }
+    });
 }
 
 #[test]

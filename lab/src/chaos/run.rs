@@ -198,6 +198,7 @@ fn group_settings(plan: &RunPlan, socket: PathBuf, in_process: bool) -> GroupSet
         socket,
         url: String::new(),
         records_url: None,
+        server_state: None,
         seed: plan.seed,
         names: (0..LOCKS).map(|at| format!("lock {at}")).collect(),
         quiet_names: (0..QUIET_LOCKS).map(|at| format!("quiet {at}")).collect(),
@@ -252,7 +253,10 @@ fn judge_run(plan: &RunPlan, referee: &Referee, server: String) -> RunResult {
     let history = referee.history();
     let mut verdict = judge(&history, plan.limits());
     // A run without a single grant proves nothing, so it must not pass.
-    if verdict.grants == 0 && plan.bug.is_none() && plan.workloads.contains(&Workload::Locks) {
+    if verdict.grants == 0
+        && plan.bug.is_none_or(StoreBug::is_twin)
+        && plan.workloads.contains(&Workload::Locks)
+    {
         verdict.violations.push(Violation {
             promise: Promise::Recovery,
             at: now(),

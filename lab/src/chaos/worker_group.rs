@@ -85,6 +85,7 @@ impl WorkerGroup {
         settings.worker = worker;
         settings.url = running_store.url_through(&proxies);
         settings.records_url = running_store.records_url();
+        settings.server_state = running_store.server_state();
         settings.seed = settings.seed.wrapping_add(u64::from(worker));
         settings.single_threaded = worker % 2 == 1;
         let (name, value) = settings.environment_variable()?;

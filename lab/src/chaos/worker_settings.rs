@@ -31,6 +31,8 @@ pub(crate) struct WorkerSettings {
     pub(crate) url: String,
     /// The URL of the store with the records, if that is another store.
     pub(crate) records_url: Option<String>,
+    /// The state file of the lock server, for a bug that knows its key.
+    pub(crate) server_state: Option<PathBuf>,
     pub(crate) seed: u64,
     /// The locks that all tasks compete for.
     pub(crate) names: Vec<String>,

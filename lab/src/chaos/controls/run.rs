@@ -80,6 +80,7 @@ pub(super) async fn run_control(plan: &ControlPlan) -> Result<(Verdict, Vec<Hist
             socket,
             url: String::new(),
             records_url: None,
+            server_state: None,
             seed: plan.seed,
             names: (0..LOCKS).map(|at| format!("lock {at}")).collect(),
             quiet_names: Vec::new(),

@@ -15,7 +15,8 @@ use anyhow::Result;
 use distlock::{Clock, Moment, Sleep, Store, SystemClock};
 use distlock_conformance::LockLayer as _;
 
-use super::{deposed, kinds::StoreBug, lock::BuggyLock, records::BuggyRecords};
+use super::{agent, deposed, forged, kinds::StoreBug, lock::BuggyLock, records::BuggyRecords};
+use crate::chaos::worker_settings::WorkerSettings;
 
 /// Shows the right time, but never ends a sleep.
 #[derive(Debug)]
@@ -103,10 +104,17 @@ impl Clock for StopsWithProcess {
 }
 
 /// Opens a store with this bug.
-pub(in crate::chaos) async fn open(bug: StoreBug, url: &str, worker: u32) -> Result<Store> {
+pub(in crate::chaos) async fn open(bug: StoreBug, settings: &WorkerSettings) -> Result<Store> {
+    let (url, worker) = (settings.url.as_str(), settings.worker);
     match bug {
         StoreBug::DeposedPrimary => deposed::with_stale_primary(url).await,
         StoreBug::DeposedLeader => deposed::with_trusted_server(url, worker).await,
+        StoreBug::ProofsAreNotChecked | StoreBug::ProofsAreForged => {
+            forged::open(bug, settings).await
+        }
+        StoreBug::CountsFromIsDropped | StoreBug::LeaseFromJoining | StoreBug::AgentIsHonest => {
+            agent::open(bug, url).await
+        }
         _ => Ok(wrap_store(bug, &distlock::open(url).await?, worker)),
     }
 }

@@ -107,7 +107,7 @@ async fn find_bug(
             break;
         }
     }
-    plan.bug = None;
+    plan.bug = bug.twin();
     // A failover needs more time than a short run has.
     if !bug.needs_failover() {
         plan.seconds = TWIN_SECONDS.min(seconds);
@@ -123,7 +123,7 @@ struct Twins(HashMap<String, bool>);
 impl Twins {
     /// Tells whether a run without the bug breaks no promise. A plan is run once only.
     async fn is_clean(&mut self, plan: &RunPlan) -> Result<bool> {
-        let key = format!("{} {:?}", plan.command(), plan.ttl_ms);
+        let key = format!("{} {:?} {:?}", plan.command(), plan.ttl_ms, plan.bug);
         if let Some(clean) = self.0.get(&key) {
             return Ok(*clean);
         }

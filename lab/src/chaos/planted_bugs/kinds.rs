@@ -96,10 +96,24 @@ pub(crate) enum StoreBug {
     MinimumIsIgnored,
     /// A lock server that has crashed grants at once.
     CrashWithoutRecovery,
-    /// The recovery of a lock server is shorter than the leases of before the crash.
+    /// The recovery of a lock server is cut by a lowered `--max-lease`.
     RecoveryIsShort,
+    /// The recovery of a lock server counts from its first start, not from its crash.
+    RecoveryFromStart,
     /// A lock server reads the locks of an earlier stop after a crash.
     ExportIsStale,
+    /// A lock server does not check the proof of a lease of before its crash.
+    ProofsAreNotChecked,
+    /// An agent drops the moment from which a lease counts.
+    CountsFromIsDropped,
+    /// A lock server counts the lease of a waiter from the receipt of its joining.
+    LeaseFromJoining,
+    /// The twin of `ProofsAreNotChecked`: the server refuses proofs that another key has signed.
+    #[value(skip)]
+    ProofsAreForged,
+    /// The twin of the bugs of agents: the same agent without them.
+    #[value(skip)]
+    AgentIsHonest,
 }
 
 impl StoreBug {
@@ -126,7 +140,11 @@ impl StoreBug {
             | Self::DeposedPrimary
             | Self::DeposedLeader
             | Self::CrashWithoutRecovery
-            | Self::RecoveryIsShort => &[Exclusion],
+            | Self::RecoveryIsShort
+            | Self::RecoveryFromStart
+            | Self::ProofsAreNotChecked
+            | Self::CountsFromIsDropped
+            | Self::LeaseFromJoining => &[Exclusion],
             Self::ExportIsStale => &[Exclusion, TokensRise],
             Self::ReleaseDoesNothing => &[Recovery],
             Self::TokensStandStill
@@ -150,6 +168,21 @@ impl StoreBug {
             Self::CountersAreOverwritten => &[CountersAddUp],
             Self::LeadersStay => &[OneLeader],
             Self::MinimumIsIgnored => &[KeptAtLeast],
+            Self::ProofsAreForged | Self::AgentIsHonest => &[],
+        }
+    }
+
+    /// Tells whether this is a twin, which breaks no promise.
+    pub(crate) const fn is_twin(self) -> bool {
+        self.may_break().is_empty()
+    }
+
+    /// Returns the twin of a bug whose run differs from a usual one in more than the mistake.
+    pub(crate) const fn twin(self) -> Option<Self> {
+        match self {
+            Self::ProofsAreNotChecked => Some(Self::ProofsAreForged),
+            Self::CountsFromIsDropped | Self::LeaseFromJoining => Some(Self::AgentIsHonest),
+            _ => None,
         }
     }
 
@@ -160,12 +193,18 @@ impl StoreBug {
             Self::ReleaseWithoutOwner
             | Self::RenewalErrorIsSuccess
             | Self::LeadersStay
-            | Self::TimersRunLate => StoreKind::Redis,
+            | Self::TimersRunLate
+            | Self::CountsFromIsDropped
+            | Self::LeaseFromJoining
+            | Self::AgentIsHonest => StoreKind::Redis,
             Self::DeposedPrimary => StoreKind::RedisSentinel,
             Self::DeposedLeader => StoreKind::Zookeeper,
-            Self::CrashWithoutRecovery | Self::RecoveryIsShort | Self::ExportIsStale => {
-                StoreKind::LockServer
-            }
+            Self::CrashWithoutRecovery
+            | Self::RecoveryIsShort
+            | Self::RecoveryFromStart
+            | Self::ExportIsStale
+            | Self::ProofsAreNotChecked
+            | Self::ProofsAreForged => StoreKind::LockServer,
             _ => StoreKind::Sqlite,
         }
     }
@@ -187,7 +226,11 @@ impl StoreBug {
             // A new worker asks the sentinels again, so it uses the new primary.
             Self::DeposedPrimary => Some(&[FaultKind::DeposePrimary, FaultKind::KillWorker]),
             Self::DeposedLeader => Some(&[FaultKind::DeposeLeader]),
-            Self::CrashWithoutRecovery | Self::RecoveryIsShort => Some(&[FaultKind::CrashServer]),
+            Self::CrashWithoutRecovery
+            | Self::RecoveryIsShort
+            | Self::RecoveryFromStart
+            | Self::ProofsAreNotChecked => Some(&[FaultKind::CrashServer]),
+            Self::CountsFromIsDropped | Self::LeaseFromJoining => Some(&[FaultKind::StopAtGrant]),
             Self::ExportIsStale => Some(&[FaultKind::RestartServer, FaultKind::CrashServer]),
             _ => None,
         }
@@ -198,6 +241,7 @@ impl StoreBug {
         match self {
             Self::CrashWithoutRecovery => Some(WrongRestart::AsNew),
             Self::RecoveryIsShort => Some(WrongRestart::ShortRecovery),
+            Self::RecoveryFromStart => Some(WrongRestart::RecoveryFromStart),
             Self::ExportIsStale => Some(WrongRestart::StaleExport),
             _ => None,
         }
@@ -211,6 +255,9 @@ impl StoreBug {
             | Self::GatesForget
             | Self::CountersAreOverwritten
             | Self::LeadersStay => &[Workload::Recipes],
+            Self::ProofsAreNotChecked | Self::CountsFromIsDropped | Self::LeaseFromJoining => {
+                &[Workload::Locks]
+            }
             _ => &[Workload::Locks, Workload::Records],
         }
     }
@@ -223,9 +270,13 @@ impl StoreBug {
             Self::HandOverInTwoSteps => (300, 3_000),
             Self::DeposedPrimary | Self::DeposedLeader => self.store().ttl_ms(),
             // A lease outlasts the restart of its server.
-            Self::CrashWithoutRecovery | Self::RecoveryIsShort | Self::ExportIsStale => {
-                (2_000, 4_000)
-            }
+            Self::CrashWithoutRecovery
+            | Self::RecoveryIsShort
+            | Self::RecoveryFromStart
+            | Self::ExportIsStale
+            | Self::ProofsAreNotChecked => (2_000, 4_000),
+            // Half of the shortest lease is longer than the shortest lease of the store.
+            Self::CountsFromIsDropped | Self::LeaseFromJoining => (600, 1_200),
             _ => (300, 900),
         }
     }

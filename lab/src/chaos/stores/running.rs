@@ -337,6 +337,16 @@ impl RunningStore {
         Ok(())
     }
 
+    /// Returns the state file of a lock server with its locks in its memory.
+    pub(crate) fn server_state(&self) -> Option<PathBuf> {
+        match (self.kind, &self.servers) {
+            (StoreKind::LockServer, StoreServers::Served(it)) => {
+                it.servers.first().map(LockServer::state_path)
+            }
+            _ => None,
+        }
+    }
+
     fn served(&mut self) -> Result<&mut ServedStore> {
         match &mut self.servers {
             StoreServers::Served(it) => Ok(it),

@@ -107,7 +107,7 @@ async fn open_store(settings: &WorkerSettings) -> Store {
     loop {
         let url = settings.url.as_str();
         let store = match settings.bug {
-            Some(bug) => planted_bugs::open(bug, url, settings.worker).await,
+            Some(bug) => planted_bugs::open(bug, settings).await,
             None => {
                 let records_url = settings.records_url.clone();
                 distlock::open(target(url, records_url))
