@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
 use super::{
-    echo, hand_over, memory,
+    echo, hand_over, idle, memory,
     options::{HandOverArgs, HeldArgs, Measure, Peer},
     quorum, redis, server, sql, sqlite,
     target::{self, Target},
@@ -37,6 +37,7 @@ Examples:
   distlock-lab peers quorum --members 5
   distlock-lab peers server --workload independent --concurrency 256
   distlock-lab peers held --names 1000000
+  distlock-lab peers idle --waiters 100000 --connections 1000
   distlock-lab peers zookeeper --workload contended --hold 0.001
   distlock-lab peers waiting --waiters 64
   distlock-lab peers rows --rows 1000000";
@@ -112,6 +113,15 @@ pub(crate) fn run(options: PeersOptions) -> anyhow::Result<()> {
             measure.print(&measure.runtime()?.block_on(run)?)?;
         }
         Peer::Held(args) => print_held(&args)?,
+        Peer::Idle(args) => {
+            let run = idle::run(args.waiters, args.connections, args.seconds);
+            let cost = Runtime::new()?.block_on(run)?;
+            if args.json {
+                println!("{}", cost.json());
+            } else {
+                print!("{cost}");
+            }
+        }
         Peer::Echo => Runtime::new()?.block_on(echo::serve())?,
         Peer::Waiting(args) => {
             let dir = temporary_folder(args.dir.as_ref())?;

@@ -12,7 +12,7 @@
 //! | `server`, `echo` | the lock server beside Redis, and empty calls by gRPC |
 //! | `floor` | the lower bound in SQL: one durable `UPDATE` |
 //! | `hand_over` | several processes that pass one lock on |
-//! | `waiting` | the cost of waiters |
+//! | `waiting`, `idle` | the cost of waiters: statements of SQLite, and a lock server |
 //! | `target` | the server, and a link to the server that delays all bytes |
 #![expect(
     clippy::print_stdout,
@@ -23,6 +23,7 @@ mod command;
 mod echo;
 mod floor;
 mod hand_over;
+mod idle;
 mod memory;
 mod options;
 mod plain;

@@ -39,6 +39,9 @@ pub(super) enum Peer {
     Server(ServerArgs),
     /// A lock server that holds many idle locks: its memory, and the cycles beside them.
     Held(HeldArgs),
+    /// A lock server with many waiters and nothing to do: its processor time, and its memory for
+    /// each waiter.
+    Idle(IdleArgs),
     /// Resident memory of many held rows in the lock table.
     Rows {
         /// Number of held locks, with names of 32 bytes.
@@ -197,6 +200,26 @@ pub(super) struct HeldArgs {
     pub(super) concurrency: u32,
     /// Measured time beside 10 held locks, and beside all of them.
     #[arg(long, default_value = "5", value_parser = parse_seconds)]
+    pub(super) seconds: Duration,
+    /// Prints the figures as JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct IdleArgs {
+    /// Waiters on all connections together.
+    #[arg(
+        long,
+        default_value_t = 100_000,
+        value_parser = clap::value_parser!(u32).range(1..=100_000)
+    )]
+    pub(super) waiters: u32,
+    /// Connections, each an open file of this process and of the server.
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=4_500))]
+    pub(super) connections: u32,
+    /// Measured time.
+    #[arg(long, default_value = "30", value_parser = parse_seconds)]
     pub(super) seconds: Duration,
     /// Prints the figures as JSON.
     #[arg(long)]

@@ -22,7 +22,7 @@ use crate::peers::{
 const TTL_US: u64 = 10_000_000;
 
 /// The longest lease: idle locks stay held for the whole run.
-const MAX_LEASE: Duration = Duration::from_secs(24 * 3600);
+pub(super) const MAX_LEASE: Duration = Duration::from_secs(24 * 3600);
 
 /// Starts a server with locks in its memory. The function blocks.
 pub(super) fn start() -> anyhow::Result<LockServer> {
@@ -149,18 +149,23 @@ async fn cycles(
 }
 
 /// The memory of a server's process.
-fn resident_bytes(server: &LockServer) -> anyhow::Result<u64> {
+pub(super) fn resident_bytes(server: &LockServer) -> anyhow::Result<u64> {
     let id = server.id().context("the server runs")?;
     let status = procfs::process::Process::new(id.try_into()?)?.status()?;
     Ok(status.vmrss.context("its memory")? * 1024)
 }
 
+/// The name of a held lock, of 32 bytes.
+pub(super) fn name(number: u32) -> String {
+    format!("{number:032}")
+}
+
 /// Takes these locks, which nobody releases.
-async fn hold(lock: &dyn DistLock, numbers: std::ops::Range<u32>) -> anyhow::Result<()> {
+pub(super) async fn hold(lock: &dyn DistLock, numbers: std::ops::Range<u32>) -> anyhow::Result<()> {
     let ttl = Ttl::new(MAX_LEASE)?;
     let holder = HolderLabel::new("held")?;
     let requests = numbers.map(|number| {
-        let name = LockName::new(format!("{number:032}"));
+        let name = LockName::new(name(number));
         name.map(|name| AcquireRequest::new(name, OwnerId::new(), ttl, holder.clone()))
     });
     stream::iter(requests)
