@@ -198,6 +198,19 @@ fn other_ways_are_described_or_reported_as_missing() {
     }
 }
 
+#[test]
+fn the_lock_server_stands_beside_the_published_figures_of_another_one() {
+    let mut all = small();
+    let beside =
+        "| dflockd 1.16.0 | Apple M1 (MacBook Air, 8 GB) | 1 | 13,440 | 62.0 µs | 178 µs |";
+    assert!(markdown(&all).contains(beside) && !markdown(&all).contains("this one"));
+    let redis = all.stores.iter_mut().find(|it| it.key == "redis");
+    redis.unwrap().product = "lock-server".into();
+    let text = markdown(&all);
+    let (ours, theirs) = (text.find("| Redis | this one | 64 | "), text.find(beside));
+    assert!(ours.is_some() && ours < theirs, "{text}");
+}
+
 /// The files in `docs/comparison` equal the files that their own data give.
 #[test]
 fn the_published_report_is_made_from_its_data() {

@@ -8,6 +8,7 @@ use super::{
     charts::{Chart, Line, RangeRow, axis_number, axis_time},
     costs::{OVERVIEW, TABLES, spread_text},
     document::{Document, images},
+    published::lock_servers,
 };
 use crate::{
     Workload,

@@ -7,11 +7,13 @@
 //! | `document.rs` | a page of any kind: the files of a rendered template |
 //! | `charts.rs` | the two kinds of charts |
 //! | `comparison.rs`, `costs.rs` | the page of a [`Comparison`](crate::Comparison), and its tables |
+//! | `published.rs` | the figures of another lock server |
 
 mod charts;
 mod comparison;
 mod costs;
 mod document;
+mod published;
 
 pub use charts::{Chart, RangeRow};
 pub use comparison::comparison;
