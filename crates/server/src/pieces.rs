@@ -1,8 +1,9 @@
 //! The pieces of messages that have not arrived whole.
 //!
 //! A client may send a message piece by piece, and the server keeps the pieces until the message is
-//! whole. A limit of one message does not bound what many of them keep. Invariant: the pieces of all
-//! clients together stay below a limit. A message that arrives in one piece is never refused here.
+//! whole. A limit of one message does not bound what many of them keep. Invariant: the pieces of
+//! all clients together stay below a limit. A message that arrives in one piece is never refused
+//! here.
 
 use std::sync::{
     Arc,
