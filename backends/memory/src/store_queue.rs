@@ -16,6 +16,16 @@ use distlock_core::{AcquireRequest, HolderInfo, HolderLabel, Moment, OwnerId};
 /// call.
 pub(crate) const GRACE: Duration = Duration::from_millis(500);
 
+/// The contenders at the front of a queue sleep at most this long without a look at it; a look
+/// costs a hash look-up and a timer. Without this limit, a contender would sleep until the end of
+/// the former lease if the contender before it had the turn and made no attempt.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+/// The number of contenders at the front. The look of any of them ends such a turn, so those behind
+/// sleep longer, and many contenders that wait cost little.
+const FRONT: usize = 8;
+/// The longest sleep far behind. The front may leave soon after such a sleep has begun.
+const LONGEST_SLEEP_BEHIND: Duration = Duration::from_secs(10);
+
 /// An entry in a store queue. The numbers rise in the order of joining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct QueueEntry(u64);
@@ -163,6 +173,13 @@ impl StoreQueue {
     /// Returns the rest of the reservation; `None`: no contender has the turn.
     pub(crate) fn reservation_left(&self, now: Moment) -> Option<Duration> {
         self.turn.map(|(_, since)| (since + GRACE).since(now))
+    }
+
+    /// Returns the time for which this contender sleeps at most.
+    pub(crate) fn longest_sleep(&self, entry: QueueEntry) -> Duration {
+        let ahead = self.position(entry).unwrap_or_default();
+        let times = u32::try_from(ahead / FRONT).unwrap_or(u32::MAX);
+        (LONGEST_SLEEP * times).clamp(LONGEST_SLEEP, LONGEST_SLEEP_BEHIND)
     }
 
     /// Ends the turn, because the lock is held now.

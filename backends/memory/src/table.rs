@@ -451,7 +451,7 @@ impl Table {
                 queue.mark_present(entry);
                 Armed::Ask
             }
-            Some(left) => Armed::Sleep(left),
+            Some(left) => Armed::Sleep(left.min(queue.longest_sleep(entry))),
             None => {
                 let turn = queue.give_turn(now, Some(entry), &mut deferred);
                 match queue.reservation_left(now) {

@@ -17,11 +17,6 @@ use crate::{
     table::Now,
 };
 
-/// The longest sleep without a look at the table; a look costs one hash look-up. Without this
-/// limit, a contender would sleep until the end of the former lease if the contender before it had
-/// the turn and made no attempt.
-const LONGEST_SLEEP: Duration = Duration::from_secs(1);
-
 /// One contender, with its entry in the store queue.
 #[derive(Debug)]
 pub(crate) struct MemoryContender {
@@ -93,8 +88,7 @@ impl Contender for MemoryContender {
                     Poll::Pending
                 }
             });
-            let limit = pause.min(left).min(LONGEST_SLEEP);
-            let woken = distlock_core::at_most(&*shared.clock, limit, woken).await;
+            let woken = distlock_core::at_most(&*shared.clock, pause.min(left), woken).await;
             if woken.is_some() {
                 break;
             }

@@ -181,6 +181,23 @@ fn others_wait_after(outcome: ReleaseOutcome) -> bool {
 }
 
 #[test]
+fn contenders_far_behind_look_at_the_queue_seldom() {
+    let fixture = Fixture::new();
+    let mut request = fixture.request();
+    request.ttl = Ttl::from_millis(60_000).unwrap();
+    fixture.try_acquire(&request).expect("the lock is free");
+    let mut sleeps = Vec::new();
+    for _ in 0..100 {
+        let mut waiter = fixture.join_as_waiter();
+        assert!(fixture.start_waiting(&mut waiter));
+        sleeps.push(waiter.timer.since(fixture.now).as_secs());
+    }
+    assert_eq!((sleeps[0], sleeps[15], sleeps[16]), (1, 1, 2));
+    assert_eq!((sleeps[79], sleeps[80], sleeps[99]), (9, 10, 10));
+    assert!(sleeps.is_sorted());
+}
+
+#[test]
 fn a_release_wakes_the_first_contender_only() {
     let fixture = Fixture::new();
     let held = fixture.acquire();
@@ -298,7 +315,7 @@ fn an_expired_lock_goes_to_the_first_contender() {
     fixture.acquire();
     let (mut first, mut second) = (fixture.join_as_waiter(), fixture.join_as_waiter());
     assert!(fixture.start_waiting(&mut first) && fixture.start_waiting(&mut second));
-    fixture.now = first.timer;
+    fixture.now = fixture.now + Duration::from_millis(TTL);
     // Both timers fire. The second contender calls `arm` first. That call gives the turn to the
     // first contender.
     assert!(!fixture.wait_ends(&mut second));
