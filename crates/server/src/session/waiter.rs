@@ -14,8 +14,9 @@ use tokio::sync::mpsc::{Receiver, UnboundedSender};
 use super::{Outgoing, WaiterPlace, held_names::HeldNames};
 use crate::operations::{Operations, announce};
 
-/// The longest wait without a look at the lock, by an attempt of the client.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// The longest wait without a look at the lock, by an attempt of the client. The client asks by
+/// itself when the lease of the holder ends, so this is for a store that has missed a wake-up.
+const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
 /// A step of the client.
 #[derive(Clone, Copy, Debug)]
