@@ -60,7 +60,9 @@ pub(super) async fn run(
          hard limit (ulimit -Hn)"
     );
     let server = start()?;
-    let store = distlock::open(&*server.url()).await?;
+    // Waiters that all join at once may wait for their answers.
+    let url = format!("{}?request_timeout=30s", server.url());
+    let store = distlock::open(&*url).await?;
     let holder = store.backend();
     hold(&*holder, 0..LOCKS).await?;
     let handles: Vec<_> = stream::iter(0..connections)
