@@ -9,3 +9,7 @@
 
 #[cfg(test)]
 mod quorum;
+#[cfg(test)]
+mod search;
+#[cfg(test)]
+mod shared;

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use stateright::{Model, Path, Property};
 
 use super::{Left, Owner, Phase, Quorum, Request, State, Variant};
+use crate::search::Protocol;
 
 /// One step. A place is an index in the list of members.
 #[derive(Clone, Debug, PartialEq)]
@@ -229,8 +230,23 @@ impl Model for Quorum {
     }
 }
 
+impl Protocol for Quorum {
+    type Variant = Variant;
+
+    fn without(&self, rule: Variant) -> Self {
+        Self {
+            variant: rule,
+            ..self.clone()
+        }
+    }
+
+    fn in_words(path: Path<State, Step>) -> String {
+        in_words(path)
+    }
+}
+
 /// The steps of a path, one a line.
-pub(super) fn in_words(path: Path<State, Step>) -> String {
+fn in_words(path: Path<State, Step>) -> String {
     let mut text = String::new();
     for (state, step) in path.into_vec() {
         let Some(step) = step else {

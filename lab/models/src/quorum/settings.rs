@@ -1,86 +1,11 @@
 //! The settings, each with the rules that it is about.
 
-use std::io::{self, Write as _};
-
-use stateright::{Checker, Expectation, HasDiscoveries, Model as _};
-
 use super::{
     CLIENTS, Client, Known, Lease, Left, Marker, Member, Name, Owner, Phase, Quorum, State,
     TOKENS_PER_TICK, Variant,
-    model::{self, HELD_AFTER_DEATH, ONE_HOLDER, TOKENS_RISE},
+    model::{HELD_AFTER_DEATH, ONE_HOLDER, TOKENS_RISE},
 };
-
-/// What a search found.
-struct Found {
-    /// The property that does not hold, with the way to the state that shows it.
-    broken: Option<(&'static str, String)>,
-    states: usize,
-}
-
-/// Searches until a promise is broken: the given one, or any.
-fn search(quorum: Quorum, promise: Option<&'static str>) -> Found {
-    let end = match promise {
-        Some(promise) => HasDiscoveries::AllOf([promise].into()),
-        None => HasDiscoveries::AnyFailures,
-    };
-    let checker = quorum
-        .checker()
-        .threads(2)
-        .finish_when(end)
-        .spawn_bfs()
-        .join();
-    let mut discoveries = checker.discoveries();
-    let broken = checker
-        .model()
-        .properties()
-        .into_iter()
-        .find_map(|property| {
-            let path = discoveries.remove(property.name);
-            let is_wanted = promise.is_none_or(|promise| promise == property.name);
-            match (property.expectation, path) {
-                (Expectation::Always, Some(path)) if is_wanted => {
-                    Some((property.name, model::in_words(path)))
-                }
-                (Expectation::Sometimes, None) if is_wanted => {
-                    Some((property.name, "  (in no state)\n".to_owned()))
-                }
-                _ => None,
-            }
-        });
-    Found {
-        broken,
-        states: checker.unique_state_count(),
-    }
-}
-
-/// The protocol keeps its promises in the setting, and the search finds that each of the variants
-/// breaks the one that is named with it.
-fn check(setting: &Quorum, broken: &[(Variant, &'static str)]) {
-    let found = search(setting.clone(), None);
-    say(&format!("{} states\n", found.states));
-    if let Some((name, path)) = found.broken {
-        panic!("the protocol does not keep \"{name}\":\n{path}");
-    }
-    let mut survived = Vec::new();
-    for (variant, promise) in broken {
-        let variant = *variant;
-        let setting = Quorum {
-            variant,
-            ..setting.clone()
-        };
-        let found = search(setting, Some(promise));
-        match found.broken {
-            Some((name, path)) => say(&format!("{variant:?} breaks \"{name}\":\n{path}")),
-            None => survived.push(variant),
-        }
-    }
-    assert!(survived.is_empty(), "not found: {survived:?}");
-}
-
-/// For whoever reads the output of a test.
-fn say(text: &str) {
-    let _ = io::stderr().write_all(text.as_bytes());
-}
+use crate::search::check;
 
 fn member(name: u8, marker: Option<Marker>) -> Member {
     Member {
