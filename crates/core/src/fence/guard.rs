@@ -1,12 +1,14 @@
 //! The guard of a resource: it remembers the highest fence that was let through.
 //!
 //! This module owns the decision "let through or refuse" and its state. Invariant: the tokens that
-//! pass never fall, and one token passes for one owner only. The decision depends on the state
-//! alone: it must never read a clock or a store.
+//! pass never fall, and one token passes for one owner only; readers may share a token, and pass in
+//! any order until a writer passes. The decision depends on the state alone: it must never read a
+//! clock or a store.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use super::{Fence, FenceError};
 use crate::types::{
@@ -36,6 +38,9 @@ const REMEMBERED: usize = 16;
 /// | lower | [`FenceRefusal::Older`] |
 /// | lower, under an epoch that was not seen before | [`FenceRefusal::LowerInNewEpoch`] |
 ///
+/// Readers of a shared lock, which do not exclude each other, are let through by
+/// [`check_read`](Self::check_read).
+///
 /// The last case means that the store lost its history, and its new tokens are lower than the
 /// tokens it gave out before. Only the operator can know whether the old holders are gone. So the
 /// guard refuses the new epoch until a call of [`reset_to`](Self::reset_to) names that epoch.
@@ -64,6 +69,10 @@ pub struct FenceState {
     // state of a new guard.
     #[serde(deserialize_with = "Option::deserialize")]
     highest: Option<Fence>,
+    /// The highest fence of a reader, if its token is not below that of `highest`. The owner is nil
+    /// if several readers have shown this token.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    read: Option<Fence>,
     /// Earlier histories, the latest one last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     past: Vec<Past>,
@@ -72,6 +81,13 @@ pub struct FenceState {
     /// seen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reset: Option<Epoch>,
+}
+
+/// What a holder does to the resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Access {
+    Read,
+    Write,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -107,6 +123,7 @@ impl FenceGuard {
         Self {
             state: FenceState {
                 highest: None,
+                read: None,
                 past: Vec::new(),
                 reset: None,
             },
@@ -125,7 +142,7 @@ impl FenceGuard {
         &self.state
     }
 
-    /// The highest fence that was let through.
+    /// The highest fence that was let through, without those of readers.
     #[must_use]
     pub const fn highest(&self) -> Option<&Fence> {
         self.state.highest.as_ref()
@@ -137,7 +154,11 @@ impl FenceGuard {
     /// # Errors
     /// The refusal; see the table above.
     pub fn check(&mut self, offered: &Fence) -> Result<(), FenceRefusal> {
-        self.decide(offered)?;
+        self.decide(offered, Access::Write)?;
+        let read = self.state.read.take();
+        if let Some(read) = read.filter(|read| read.epoch != offered.epoch) {
+            self.remember(read.epoch, false);
+        }
         let left = match self.state.highest.replace(offered.clone()) {
             Some(seen) if seen.epoch != offered.epoch => Some(seen.epoch),
             _ => None,
@@ -146,6 +167,42 @@ impl FenceGuard {
         self.state.reset = None;
         if let Some(epoch) = left {
             self.remember(epoch, false);
+        }
+        Ok(())
+    }
+
+    /// Lets a reader through, or refuses it. A reader is one of several holders that do not exclude
+    /// each other: those of a lock of readers and writers. It must not change the resource.
+    ///
+    /// A reader is refused if a holder with a higher token was let through by
+    /// [`check`](Self::check). From then on `check` refuses tokens lower than the reader's. Readers
+    /// pass each other in any order, and several may show the same token.
+    ///
+    /// ```
+    /// # use distlock::{Epoch, Fence, FenceGuard, FencingToken, OwnerId};
+    /// # fn fence(token: u64) -> Fence {
+    /// #     Fence::new(FencingToken::new(token).unwrap(), OwnerId::new().tag(), Epoch::new("e"))
+    /// # }
+    /// let mut guard = FenceGuard::new();
+    /// let (paused, one, another, writer) = (fence(6), fence(7), fence(8), fence(9));
+    /// assert!(guard.check_read(&another).is_ok() && guard.check_read(&one).is_ok());
+    /// assert!(guard.check(&paused).is_err()); // a writer that held the lock before them
+    /// assert!(guard.check(&writer).is_ok());
+    /// assert!(guard.check_read(&another).is_err());
+    /// ```
+    ///
+    /// # Errors
+    /// The refusal. The guard is as before.
+    pub fn check_read(&mut self, offered: &Fence) -> Result<(), FenceRefusal> {
+        self.decide(offered, Access::Read)?;
+        match &mut self.state.read {
+            Some(seen) if seen.token > offered.token => {}
+            Some(seen) if seen.token == offered.token => {
+                if seen.owner != offered.owner {
+                    seen.owner = Uuid::nil();
+                }
+            }
+            read => *read = Some(offered.clone()),
         }
         Ok(())
     }
@@ -196,17 +253,18 @@ impl FenceGuard {
     /// higher token. Fences of an epoch that was seen before this call are refused for ever.
     pub fn reset_to(&mut self, epoch: &Epoch) {
         let seen = self.state.highest.take();
+        let read = self.state.read.take();
         for past in &mut self.state.past {
             past.void = true;
         }
-        if let Some(seen) = seen {
+        for seen in [read, seen].into_iter().flatten() {
             self.remember(seen.epoch, true);
         }
         self.state.past.retain(|past| past.epoch != *epoch);
         self.state.reset = Some(epoch.clone());
     }
 
-    fn decide(&self, offered: &Fence) -> Result<(), FenceRefusal> {
+    fn decide(&self, offered: &Fence, access: Access) -> Result<(), FenceRefusal> {
         let past = self
             .state
             .past
@@ -220,31 +278,40 @@ impl FenceGuard {
                 epoch: offered.epoch.clone(),
             });
         }
-        let Some(seen) = &self.state.highest else {
-            return Ok(());
+        let (highest, read) = (self.state.highest.as_ref(), self.state.read.as_ref());
+        // A reader only has to be above writers.
+        let read = read.filter(|_| access == Access::Write);
+        let known = |epoch: &Epoch| {
+            let mut seen = highest.into_iter().chain(&self.state.read);
+            past.is_some() || seen.any(|seen| seen.epoch == *epoch)
         };
-        if offered.token > seen.token {
-            Ok(())
-        } else if offered.token == seen.token {
-            if offered.owner == seen.owner {
-                return Ok(());
+        for seen in read.into_iter().chain(highest) {
+            if offered.token > seen.token {
+                continue;
             }
-            Err(FenceRefusal::SameTokenOtherOwner {
-                token: offered.token,
-            })
-        } else if offered.epoch == seen.epoch || past.is_some() {
-            Err(FenceRefusal::Older {
-                seen: seen.token,
-                offered: offered.token,
-            })
-        } else {
-            Err(FenceRefusal::LowerInNewEpoch {
-                seen: seen.token,
-                seen_epoch: seen.epoch.clone(),
-                offered: offered.token,
-                offered_epoch: offered.epoch.clone(),
-            })
+            if offered.token == seen.token {
+                if offered.owner == seen.owner || access == Access::Read {
+                    continue;
+                }
+                return Err(FenceRefusal::SameTokenOtherOwner {
+                    token: offered.token,
+                });
+            }
+            return Err(if known(&offered.epoch) {
+                FenceRefusal::Older {
+                    seen: seen.token,
+                    offered: offered.token,
+                }
+            } else {
+                FenceRefusal::LowerInNewEpoch {
+                    seen: seen.token,
+                    seen_epoch: seen.epoch.clone(),
+                    offered: offered.token,
+                    offered_epoch: offered.epoch.clone(),
+                }
+            });
         }
+        Ok(())
     }
 
     fn remember(&mut self, epoch: Epoch, void: bool) {
@@ -335,7 +402,6 @@ impl std::error::Error for FenceRefusal {}
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use uuid::Uuid;
 
     use super::*;
 
@@ -508,6 +574,86 @@ mod tests {
                 }
                 if answer.is_ok() {
                     passed.push(offered);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn readers_pass_each_other_and_no_earlier_writer_passes_them() {
+        let mut guard = FenceGuard::new();
+        guard.check(&fence(4, 1, "a")).unwrap();
+        guard.check_read(&fence(8, 2, "a")).unwrap();
+        guard.check_read(&fence(7, 3, "a")).unwrap();
+        let before = guard.clone();
+        let older = |seen| {
+            let (seen, offered) = (token(seen), token(5));
+            Err(FenceRefusal::Older { seen, offered })
+        };
+        assert_eq!(guard.check(&fence(5, 4, "a")), older(8));
+        assert_eq!(guard, before);
+        let text = serde_json::to_string(guard.state()).unwrap();
+        let mut guard = FenceGuard::from_state(serde_json::from_str(&text).unwrap());
+        assert_eq!(guard.highest(), Some(&fence(4, 1, "a")));
+        guard.check(&fence(9, 5, "a")).unwrap();
+        assert_eq!(guard.check_read(&fence(5, 2, "a")), older(9));
+        guard.check_read(&fence(9, 6, "a")).unwrap();
+    }
+
+    /// A reader of another history counts like one of the present one, and a reset ends its epoch.
+    #[test]
+    fn readers_of_a_new_history_refuse_earlier_writers() {
+        let mut guard = FenceGuard::new();
+        guard.check(&fence(4, 1, "a")).unwrap();
+        assert!(matches!(
+            guard.check_read(&fence(3, 2, "b")),
+            Err(FenceRefusal::LowerInNewEpoch { .. })
+        ));
+        guard.check_read(&fence(6, 2, "b")).unwrap();
+        assert!(guard.check(&fence(5, 1, "a")).is_err());
+        guard.reset_to(&Epoch::new("c"));
+        assert!(matches!(
+            guard.check_read(&fence(7, 2, "b")),
+            Err(FenceRefusal::VoidEpoch { .. })
+        ));
+        guard.check_read(&fence(1, 3, "c")).unwrap();
+        guard.check(&fence(1, 3, "c")).unwrap();
+    }
+
+    /// Checks every sequence of five reads and writes with two tokens and two owners.
+    #[test]
+    fn every_short_sequence_of_reads_and_writes_is_decided_by_token_and_owner() {
+        let all: Vec<(bool, Fence)> = [false, true]
+            .into_iter()
+            .flat_map(|reads| (1..=2).map(move |token| (reads, token)))
+            .flat_map(|(reads, token)| [1, 2].map(|owner| (reads, fence(token, owner, "a"))))
+            .collect();
+        let length = 5;
+        for number in 0..all.len().pow(length) {
+            let mut guard = FenceGuard::new();
+            let mut passed: Vec<&(bool, Fence)> = Vec::new();
+            let mut rest = number;
+            for _ in 0..length {
+                let step = &all[rest % all.len()];
+                rest /= all.len();
+                let (reads, offered) = step;
+                let excludes = |(before_reads, before): &&(bool, Fence)| {
+                    let is_newer = before.token > offered.token;
+                    let is_other = before.token == offered.token && before.owner != offered.owner;
+                    match (reads, before_reads) {
+                        (true, true) => false,
+                        (true, false) => is_newer,
+                        (false, _) => is_newer || is_other,
+                    }
+                };
+                let may_pass = !passed.iter().any(excludes);
+                let answer = match reads {
+                    true => guard.check_read(offered),
+                    false => guard.check(offered),
+                };
+                assert_eq!(answer.is_ok(), may_pass, "{step:?} after {passed:?}");
+                if may_pass {
+                    passed.push(step);
                 }
             }
         }
