@@ -61,7 +61,7 @@ impl MemoryLock {
     /// Creates an empty table with this epoch, and a handle on it.
     pub(crate) fn new(clock: Arc<dyn Clock>, epoch: Epoch) -> Self {
         let mut capabilities = Capabilities::new(BACKEND);
-        capabilities.fairness = Fairness::Fifo;
+        capabilities.fairness = Fairness::OnRequest;
         capabilities.wakeup = Wakeup::Push;
         // The table itself accepts 1 ms. A guard with less than 10 ms has no time for any work.
         capabilities.min_ttl = Duration::from_millis(10);

@@ -58,7 +58,7 @@ async fn all_handles_share_one_table() {
         Memory::default().lock().health().await.unwrap().epoch
     );
     assert_eq!(first.health().await.unwrap_err().kind(), ErrorKind::Closed);
-    assert_eq!(first.capabilities().fairness, Fairness::Fifo);
+    assert_eq!(first.capabilities().fairness, Fairness::OnRequest);
 }
 
 #[tokio::test]

@@ -11,9 +11,9 @@ use distlock_backend_kit::{
     operation::{Answer, Operation},
 };
 use distlock_core::{
-    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Error, ErrorKind, FencingToken,
-    Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, ReleaseOutcome, Renewal, Renewed,
-    Result, Wakeup,
+    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Error, ErrorKind, Fairness,
+    FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, ReleaseOutcome,
+    Renewal, Renewed, Result, Wakeup,
 };
 use redis::Value;
 
@@ -310,6 +310,7 @@ impl DistLock for RedisLock {
 /// restart.
 pub(crate) fn capabilities(survives_restart: bool) -> Capabilities {
     let mut capabilities = Capabilities::new(BACKEND);
+    capabilities.fairness = Fairness::OnRequest;
     capabilities.wakeup = Wakeup::Push;
     capabilities.survives_restart = survives_restart;
     capabilities.token_floor = true;

@@ -50,7 +50,7 @@ impl<D: Dialect> SqlContender<D> {
         let joined = Self::new(Arc::clone(&store), open, request, waiter);
         // If this process is first already, another waiter of the process has taken the queue
         // entry.
-        if !joined.is_first()
+        if !group.is_first(&joined.request.name)
             && let Some(entry) =
                 group.entry_to_renew(&joined.request.name, store.dialect().context().clock.now())
         {
@@ -153,11 +153,12 @@ impl<D: Dialect> Contender for SqlContender<D> {
     }
 
     fn is_first(&self) -> bool {
-        self.store
-            .dialect()
-            .context()
-            .wait_group
-            .is_first(&self.request.name)
+        let group = &self.store.dialect().context().wait_group;
+        if self.request.in_order {
+            group.is_turn_of(&self.request.name, &self.waiter)
+        } else {
+            group.is_first(&self.request.name)
+        }
     }
 
     async fn leave(mut self: Box<Self>) -> Result<()> {

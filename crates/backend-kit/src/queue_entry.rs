@@ -9,7 +9,8 @@
 //! gives up. The entry of a dead contender blocks the queue for [`ENTRY_LEASE`] at most: the
 //! contender behind it asks again at the moment at which that entry ends. The queue decides only
 //! which contender *asks*. Mutual exclusion never depends on the queue, and a
-//! contender that cannot keep its entry asks as if there were no queue.
+//! contender that cannot keep its entry asks as if there were no queue, unless its caller wants the
+//! order of arrival.
 //!
 //! This module decides at which moments a contender renews its entry. Backends send the requests.
 //! Invariant: a contender renews its entry before the entry can expire.
@@ -196,6 +197,13 @@ impl EntrySchedule {
         self.first
     }
 
+    /// Whether the store keeps the entry, by its last answer. A contender that must pass nobody
+    /// waits while it does not.
+    #[must_use]
+    pub const fn is_kept(&self) -> bool {
+        self.answered_at.is_some()
+    }
+
     /// The time until the next request to the store, which renews the entry and returns the number
     /// of contenders ahead.
     #[must_use]
@@ -239,9 +247,12 @@ mod tests {
         assert!(!entry.is_first());
         let unreachable = Error::new(ErrorKind::Unavailable, "unreachable");
         entry.not_kept(START, &unreachable);
-        assert!(!entry.is_first(), "the entry still counts");
+        assert!(
+            !entry.is_first() && entry.is_kept(),
+            "the entry still counts"
+        );
         entry.not_kept(START + ENTRY_LEASE, &unreachable);
-        assert!(entry.is_first());
+        assert!(entry.is_first() && !entry.is_kept());
         entry.kept(START, ahead(3));
         let denied = Error::new(ErrorKind::AccessDenied, "no such table");
         entry.not_kept(START, &denied);

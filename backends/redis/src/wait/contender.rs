@@ -144,7 +144,8 @@ impl Contender for RedisContender {
     }
 
     fn is_first(&self) -> bool {
-        self.queue_entry.position().is_first()
+        let position = self.queue_entry.position();
+        position.is_first() && (position.is_kept() || !self.request.in_order)
     }
 
     async fn wait(&mut self, at_most: Duration) {

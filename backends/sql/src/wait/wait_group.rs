@@ -88,6 +88,18 @@ impl WaitGroup {
         awaited.is_none_or(|awaited| awaited.position.is_first())
     }
 
+    /// Whether the store keeps the queue entry of this process with no other ahead, and this waiter
+    /// is the first of this process.
+    pub(crate) fn is_turn_of(&self, name: &LockName, waiter: &Arc<Waiter>) -> bool {
+        let waiting = self.waiting.lock();
+        let awaited = waiting.by_name.get(name);
+        awaited.is_some_and(|awaited| {
+            let first = awaited.waiters.first();
+            let (is_kept, is_first) = (awaited.position.is_kept(), awaited.position.is_first());
+            is_kept && is_first && first.is_some_and(|first| Arc::ptr_eq(first, waiter))
+        })
+    }
+
     /// Whether a contender of this process waits for the lock. Waiters in the local queue of the
     /// holder's own handle are no contenders.
     pub(crate) fn has_waiters(&self, name: &LockName) -> bool {
@@ -131,6 +143,8 @@ impl WaitGroup {
         let notified_by = waiting.notified_by;
         let awaited = waiting.by_name.get_mut(name)?;
         let before = awaited.waiters.len();
+        let was_first = awaited.waiters.first();
+        let was_first = was_first.is_some_and(|first| Arc::ptr_eq(first, waiter));
         awaited.waiters.retain(|other| !Arc::ptr_eq(other, waiter));
         if awaited.waiters.len() == before {
             return None;
@@ -145,6 +159,10 @@ impl WaitGroup {
             return Some(entry);
         }
         if !granted {
+            // The next waiter may have waited for this one.
+            if was_first {
+                awaited.wake();
+            }
             return None;
         }
         let waiters = std::mem::take(&mut awaited.waiters);

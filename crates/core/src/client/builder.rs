@@ -15,7 +15,7 @@ use crate::{
         scope::Scope,
         watch::LockWatch,
     },
-    contract::{AcquireRequest, Attempt},
+    contract::{AcquireRequest, Attempt, capabilities::Fairness},
     engine::{
         acquire::{self, WantedLock},
         bounded::Wait,
@@ -125,6 +125,19 @@ macro_rules! options {
         /// holder.
         pub fn reentrant(mut self, scope: &Scope) -> Self {
             self.options.scope = Some(scope.clone());
+            self
+        }
+
+        /// Processes that ask for it get the lock in the order in which they joined the store
+        /// queue, one turn each: a task of this process that waits behind a fair guard does not get
+        /// the lock before the other processes that wait. A fair attempt that does not wait is
+        /// refused while others wait. Callers that do not ask for it may pass those that do.
+        ///
+        /// Each release of a contended lock takes a few requests more than without it. A store
+        /// without a queue refuses the option with [`ErrorKind::Unsupported`] (see
+        /// [`Capabilities::fairness`](crate::Capabilities::fairness)).
+        pub fn fair(mut self) -> Self {
+            self.options.fair = true;
             self
         }
 
@@ -283,6 +296,7 @@ pub(crate) struct LockOptions {
     pub(crate) scope: Option<Scope>,
     pub(crate) min_hold: Duration,
     pub(crate) gives_up: bool,
+    pub(crate) fair: bool,
 }
 
 impl Default for LockOptions {
@@ -296,6 +310,7 @@ impl Default for LockOptions {
             scope: None,
             min_hold: Duration::ZERO,
             gives_up: false,
+            fair: false,
         }
     }
 }
@@ -317,6 +332,10 @@ impl LockOptions {
     /// Checks all options and builds the request for one lock name.
     pub(crate) fn wanted(&self, parts: &LockerParts, name: LockName) -> Result<WantedLock> {
         let capabilities = parts.backend.capabilities();
+        if self.fair && capabilities.fairness == Fairness::None {
+            let problem = "this store keeps no order among waiting processes";
+            return Err(Error::new(ErrorKind::Unsupported, problem).on(capabilities.backend));
+        }
         let ttl = parts
             .settings
             .checked_ttl(capabilities, self.ttl.unwrap_or(capabilities.default_ttl))?;
@@ -335,11 +354,13 @@ impl LockOptions {
         };
         let mut request = AcquireRequest::new(name, OwnerId::new(), ttl, holder);
         request.meta = self.meta.as_ref().map(Meta::new).transpose()?;
+        request.in_order = self.fair;
         Ok(WantedLock {
             request,
             wait: Wait::start(self.wait, parts.timing.now()),
             renew: self.renew,
             gives_up: self.gives_up,
+            fair: self.fair,
         })
     }
 }

@@ -99,7 +99,7 @@ impl Locker {
     /// A builder for one lock. If the name breaks a rule, `acquire`, `try_acquire` and `run` of the
     /// builder return the error.
     pub fn lock(&self, name: impl AsRef<str>) -> LockBuilder {
-        LockBuilder::new(Arc::clone(&self.parts), LockName::new(name))
+        LockBuilder::new(Arc::clone(&self.parts), LockName::of_caller(name))
     }
 
     /// As [`Locker::lock`], for a name that was checked before.
@@ -124,7 +124,7 @@ impl Locker {
     pub fn lock_all<N: AsRef<str>>(&self, names: impl IntoIterator<Item = N>) -> LockAllBuilder {
         LockAllBuilder::new(
             Arc::clone(&self.parts),
-            names.into_iter().map(LockName::new).collect(),
+            names.into_iter().map(LockName::of_caller).collect(),
         )
     }
 

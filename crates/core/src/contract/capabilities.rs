@@ -133,8 +133,11 @@ pub enum FencingScope {
 pub enum Fairness {
     /// In order of arrival at the store queue.
     Fifo,
-    /// No order: the first attempt after a release wins.
+    /// No order, and none can be had: the first attempt after a release wins.
     None,
+    /// In order of arrival at the store queue among callers that ask for it
+    /// ([`LockBuilder::fair`](crate::LockBuilder::fair)). Other callers may pass them.
+    OnRequest,
 }
 
 /// The way in which a waiter in another process learns of a release.

@@ -259,6 +259,10 @@ pub struct AcquireRequest {
     pub holder: HolderLabel,
     /// Free text that the store keeps beside the lock.
     pub meta: Option<Meta>,
+    /// Whether the contender of this request passes nobody: while the store keeps no queue entry
+    /// for it, it is not [first](Contender::is_first). Other contenders then act as if there were
+    /// no queue.
+    pub in_order: bool,
 }
 
 impl AcquireRequest {
@@ -271,6 +275,7 @@ impl AcquireRequest {
             ttl,
             holder,
             meta: None,
+            in_order: false,
         }
     }
 }

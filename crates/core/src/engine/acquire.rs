@@ -38,6 +38,8 @@ pub(crate) struct WantedLock {
     /// Whether the caller gets an error after a few attempts while the store is unreachable,
     /// instead of waiting until the store answers again.
     pub(crate) gives_up: bool,
+    /// Whether other processes that wait come first.
+    pub(crate) fair: bool,
 }
 
 /// A lock that was granted, before its lease is in the keeper's schedule.
@@ -50,6 +52,7 @@ pub(crate) struct WonLock {
     /// Whether an earlier request of the same owner was never answered. Such a request may reach
     /// the store late and set the lease to its own TTL, which may end sooner.
     pub(crate) has_unanswered: bool,
+    pub(crate) fair: bool,
 }
 
 impl WonLock {
@@ -77,6 +80,9 @@ impl WonLock {
             parts.timing.clock(),
             &parts.meters,
         );
+        if self.fair {
+            lease_state.give_others_a_turn();
+        }
         if self.has_unanswered {
             lease_state.note_unanswered_ttl(self.request.ttl);
         }
@@ -184,7 +190,10 @@ async fn wait_for_lock(
     let (turn, step_aside, has_unanswered) = match turn {
         NextStep::Ask { turn, step_aside } => (turn, step_aside, false),
         NextStep::TakeOver(handed) => match pick_up_hand_over(parts, handed) {
-            Ok(won) => return Ok(won.into_lease_state(parts, wanted.renew)),
+            Ok(mut won) => {
+                won.fair = wanted.fair;
+                return Ok(won.into_lease_state(parts, wanted.renew));
+            }
             // The hand-over has an unknown outcome, or its deadline passed before this task was
             // polled. The task asks the store as the same owner, so the store recognises a grant
             // that this owner already has.
@@ -218,6 +227,7 @@ fn pick_up_hand_over(
             sent,
             granted,
             has_unanswered: false,
+            fair: false,
         }),
         None => {
             // The task asks the store as the owner of its request, and would find the lock held by

@@ -41,6 +41,7 @@ pub(crate) struct Claim {
     request: AcquireRequest,
     wait: Wait,
     gives_up: bool,
+    fair: bool,
     turn: Option<LocalTurn>,
     /// The place among the contenders of this process. The place replaces `turn` when this task has
     /// joined a store queue.
@@ -71,6 +72,7 @@ impl Claim {
             request: wanted.request.clone(),
             wait: wanted.wait,
             gives_up: wanted.gives_up,
+            fair: wanted.fair,
             turn,
             store_place: None,
             contender: None,
@@ -93,10 +95,12 @@ impl Claim {
         // With a store that keeps a queue, an attempt before joining would only cost time, and
         // other contenders would join ahead. Only a claim that can join asks whether it lets others
         // go first: the answer `true` resets the count of the name.
-        let mut join = waits
-            && (self.parts.queues_at_the_store()
-                || step_aside
-                || self.parts.lets_others_go_first(&self.request.name));
+        // A fair claim joins at any rate: only its place in the queue tells whether it may ask.
+        let mut join = self.fair
+            || waits
+                && (self.parts.queues_at_the_store()
+                    || step_aside
+                    || self.parts.lets_others_go_first(&self.request.name));
         let mut aside = step_aside;
         let mut outage = Outage::default();
         loop {
@@ -107,6 +111,11 @@ impl Claim {
                     self.wait(left).await?;
                     self.parts.lifecycle.check_open()?;
                     continue;
+                }
+                // A request without an answer must still be asked about.
+                if self.fair && self.unanswered == 0 && self.in_flight.is_none() {
+                    self.leave_store_queue().await;
+                    return Ok(Attempt::Busy(None));
                 }
             }
             match self.next_answer(join).await {
@@ -475,6 +484,7 @@ impl Claim {
             // An earlier attempt of this owner may still reach the store, and set the lease to its
             // own TTL, counted from its arrival.
             has_unanswered: std::mem::take(&mut self.unanswered) > 0,
+            fair: self.fair,
         }
     }
 

@@ -70,6 +70,8 @@ pub(crate) struct LeaseToRelease {
     /// The end of a minimum hold. The lock is then kept until this moment instead of being released
     /// now.
     pub(crate) keep_until: Option<Moment>,
+    /// Whether the lock goes to the store although a task of this process waits.
+    pub(crate) gives_others_a_turn: bool,
 }
 
 impl LeaseToRelease {
@@ -86,6 +88,7 @@ impl LeaseToRelease {
             expires,
             maybe_released: false,
             keep_until,
+            gives_others_a_turn: lease_state.gives_others_a_turn(),
         }
     }
 
@@ -107,6 +110,7 @@ impl LeaseToRelease {
             expires,
             maybe_released: true,
             keep_until: None,
+            gives_others_a_turn: false,
         }
     }
 }
@@ -125,7 +129,7 @@ pub(crate) async fn release_or_hand_over(
     if let Some(until) = what.keep_until {
         return min_hold::keep_until(parts, via, what.lease, until, what.expires).await;
     }
-    let limit = if via.capabilities().hand_over {
+    let limit = if via.capabilities().hand_over && !what.gives_others_a_turn {
         parts.settings.hand_over_limit()
     } else {
         0
@@ -198,6 +202,7 @@ async fn release_at_store(
         expires,
         mut maybe_released,
         keep_until: _,
+        gives_others_a_turn: _,
     } = what;
     match release(&parts.timing, &**via, &lease, &mut maybe_released).await {
         Ok(ReleaseOutcome::Released { others_waiting }) => {

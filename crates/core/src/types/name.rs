@@ -18,6 +18,10 @@ impl LockName {
     /// The longest allowed name, in bytes.
     pub const MAX_BYTES: usize = 255;
 
+    /// The beginning of the names of locks that belong to shared locks: the slots of their holders,
+    /// and the lines of those who wait. Callers cannot take such locks by name.
+    pub const RESERVED: &'static str = "~shared~/";
+
     /// Checks a name before any I/O.
     ///
     /// # Errors
@@ -45,6 +49,29 @@ impl LockName {
                 ),
             )),
         }
+    }
+
+    /// Checks a name as [`LockName::new`] does, and that it is not [reserved](Self::RESERVED).
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidName`].
+    pub fn of_caller(name: impl AsRef<str>) -> Result<Self> {
+        let name = Self::new(name)?;
+        if name.is_reserved() {
+            let problem = format!(
+                "lock name begins with {}, which is for the parts of shared locks: \"{}\"",
+                Self::RESERVED,
+                shorten(&name.0)
+            );
+            return Err(Error::new(ErrorKind::InvalidName, problem));
+        }
+        Ok(name)
+    }
+
+    /// Whether the lock belongs to a shared lock.
+    #[must_use]
+    pub fn is_reserved(&self) -> bool {
+        self.0.starts_with(Self::RESERVED)
     }
 
     /// The name, unchanged.

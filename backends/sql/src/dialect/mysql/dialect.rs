@@ -10,7 +10,8 @@ use distlock_backend_kit::{
     queue_entry::ContendersAhead,
 };
 use distlock_core::{
-    Capabilities, Clock, Entry, Epoch, Health, HolderInfo, HolderLabel, LockName, RecordKey, Result,
+    Capabilities, Clock, Entry, Epoch, Fairness, Health, HolderInfo, HolderLabel, LockName,
+    RecordKey, Result,
 };
 
 use super::{
@@ -113,6 +114,7 @@ impl Dialect for MySqlDialect {
 
     fn capabilities() -> Capabilities {
         let mut capabilities = Capabilities::new(Self::NAME);
+        capabilities.fairness = Fairness::OnRequest;
         capabilities.token_floor = true;
         capabilities.store_queue = true;
         capabilities.tells_force_release = true;

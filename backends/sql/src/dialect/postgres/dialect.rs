@@ -8,7 +8,8 @@ use distlock_backend_kit::{
     queue_entry::{ContendersAhead, ENTRY_LEASE, SHOWN_ENTRIES},
 };
 use distlock_core::{
-    Capabilities, Clock, Entry, Epoch, Health, HolderInfo, LockName, RecordKey, Result, Wakeup,
+    Capabilities, Clock, Entry, Epoch, Fairness, Health, HolderInfo, LockName, RecordKey, Result,
+    Wakeup,
 };
 use sqlx::{
     Postgres,
@@ -121,6 +122,7 @@ impl Dialect for PostgresDialect {
 
     fn capabilities() -> Capabilities {
         let mut capabilities = Capabilities::new(Self::NAME);
+        capabilities.fairness = Fairness::OnRequest;
         capabilities.wakeup = Wakeup::Push;
         capabilities.token_floor = true;
         capabilities.store_queue = true;

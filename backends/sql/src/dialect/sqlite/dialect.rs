@@ -8,8 +8,8 @@ use distlock_backend_kit::{
     queue_entry::{ContendersAhead, SHOWN_ENTRIES},
 };
 use distlock_core::{
-    Capabilities, Clock, Entry, Epoch, ExpiryClock, Health, HolderInfo, LockName, Reach, RecordKey,
-    Result,
+    Capabilities, Clock, Entry, Epoch, ExpiryClock, Fairness, Health, HolderInfo, LockName, Reach,
+    RecordKey, Result,
 };
 use futures_util::TryStreamExt as _;
 use sqlx::{
@@ -143,6 +143,7 @@ impl Dialect for SqliteDialect {
 
     fn capabilities() -> Capabilities {
         let mut capabilities = Capabilities::new(Self::NAME);
+        capabilities.fairness = Fairness::OnRequest;
         capabilities.expiry_clock = ExpiryClock::Host;
         capabilities.reach = Reach::Host;
         capabilities.token_floor = true;
