@@ -31,6 +31,7 @@ impl v1::Capabilities {
             store_queue: of.store_queue,
             tells_force_release: of.tells_force_release,
             record_ages,
+            order_on_request: of.fairness == Fairness::OnRequest,
         }
     }
 
@@ -44,6 +45,8 @@ impl v1::Capabilities {
         }
         if self.fifo {
             read.fairness = Fairness::Fifo;
+        } else if self.order_on_request {
+            read.fairness = Fairness::OnRequest;
         }
         if self.push {
             read.wakeup = Wakeup::Push;

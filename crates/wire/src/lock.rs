@@ -21,6 +21,7 @@ impl From<&AcquireRequest> for v1::AcquireLock {
             ttl_us: micros(request.ttl.duration()),
             holder: request.holder.as_str().to_owned(),
             meta: request.meta.as_ref().map(|meta| meta.as_str().to_owned()),
+            in_order: request.in_order,
         }
     }
 }
@@ -33,6 +34,7 @@ impl TryFrom<v1::AcquireLock> for AcquireRequest {
         let holder = HolderLabel::new(wire.holder)?;
         let mut request = Self::new(name, owner(&wire.owner)?, ttl(wire.ttl_us)?, holder);
         request.meta = wire.meta.map(Meta::new).transpose()?;
+        request.in_order = wire.in_order;
         Ok(request)
     }
 }

@@ -92,6 +92,7 @@ impl Subject for Unary {
             ttl_us: TTL_US,
             holder: "unary".to_owned(),
             meta: None,
+            in_order: false,
         };
         let call = v1::AcquireCall {
             request: Some(request),

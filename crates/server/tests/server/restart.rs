@@ -153,6 +153,7 @@ impl Running {
             ttl_us: u64::try_from(TTL.as_micros()).unwrap(),
             holder: "client".to_owned(),
             meta: Some("text".to_owned()),
+            in_order: false,
         };
         let call = v1::AcquireCall {
             request: Some(request),

@@ -215,6 +215,7 @@ pub(crate) fn acquire(name: &str, owner: Uuid, ttl: Duration) -> v1::AcquireLock
         ttl_us: u64::try_from(ttl.as_micros()).unwrap(),
         holder: "client".to_owned(),
         meta: None,
+        in_order: false,
     }
 }
 

@@ -272,6 +272,9 @@ pub struct AcquireLock {
     pub holder: ::prost::alloc::string::String,
     #[prost(string, optional, tag = "5")]
     pub meta: ::core::option::Option<::prost::alloc::string::String>,
+    /// Whether its waiter passes nobody, also while the store keeps no place for it in the queue.
+    #[prost(bool, tag = "6")]
+    pub in_order: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AcquireCall {
@@ -704,6 +707,9 @@ pub struct Capabilities {
     pub tells_force_release: bool,
     #[prost(bool, tag = "17")]
     pub record_ages: bool,
+    /// Whether waiters that ask for it are served in the order of their arrival.
+    #[prost(bool, tag = "18")]
+    pub order_on_request: bool,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Error {
