@@ -7,6 +7,7 @@
 //! | [`unread`] | unread counters of conversations, and a total that always equals their sum |
 //! | [`idempotent`] | an effect that is requested several times happens once |
 //! | [`RecordsFence`] | a check before a step on a resource that cannot check tokens itself |
+//! | [`shared`] | readers and writers, and permits, over several hosts |
 //! | [`Periodic`] | a job that many hosts start runs on one of them, once per period |
 //!
 //! The recipes need a lock and records only, so each recipe works over every store that has the
@@ -17,6 +18,7 @@ pub mod election;
 mod fence;
 pub mod idempotent;
 mod periodic;
+pub mod shared;
 pub mod unread;
 
 pub use fence::RecordsFence;

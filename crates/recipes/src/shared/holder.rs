@@ -1,0 +1,206 @@
+//! The state of one holder, which its guard, its watches and the hub share.
+//!
+//! Invariant: a holder is valid only while the lease of its slot is, and only for one lease after
+//! the sending of the last request that showed its entry. After "not valid", the answer stays so.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_core::{
+    Clock, Ended, Epoch, Error, ErrorKind, FencingToken, LockName, LockWatch, LossReason, Moment,
+    Result, margin, sync::Mutex,
+};
+use tokio::sync::Notify;
+
+use super::record::{EntryId, Mode};
+
+pub(super) struct Holder {
+    name: LockName,
+    id: EntryId,
+    slot: LockWatch,
+    clock: Arc<dyn Clock>,
+    fields: Mutex<Fields>,
+    changed: Notify,
+}
+
+struct Fields {
+    token: FencingToken,
+    mode: Mode,
+    /// The epoch of the token, if the records are in another store than the locks.
+    epoch: Option<Epoch>,
+    ttl: Duration,
+    /// When the last request was sent that showed the entry.
+    seen: Moment,
+    loss: Option<LossReason>,
+    has_left: bool,
+}
+
+impl Holder {
+    /// A holder that is about to enter.
+    pub(super) fn new(
+        name: &LockName,
+        id: EntryId,
+        slot: LockWatch,
+        ttl: Duration,
+        clock: &Arc<dyn Clock>,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            name: name.clone(),
+            fields: Mutex::new(Fields {
+                token: id.token,
+                mode: Mode::Read,
+                epoch: None,
+                ttl,
+                seen: clock.now(),
+                loss: None,
+                has_left: false,
+            }),
+            id,
+            slot,
+            clock: Arc::clone(clock),
+            changed: Notify::new(),
+        })
+    }
+
+    pub(super) const fn id(&self) -> &EntryId {
+        &self.id
+    }
+
+    pub(super) const fn name(&self) -> &LockName {
+        &self.name
+    }
+
+    pub(super) fn token(&self) -> FencingToken {
+        self.fields.lock().token
+    }
+
+    pub(super) fn mode(&self) -> Mode {
+        self.fields.lock().mode.clone()
+    }
+
+    /// The epoch of the token, if the records are in another store than the locks.
+    pub(super) fn epoch_of_records(&self) -> Option<Epoch> {
+        self.fields.lock().epoch.clone()
+    }
+
+    /// A write that was sent then has put the entry into the record.
+    pub(super) fn entered(
+        &self,
+        token: FencingToken,
+        mode: Mode,
+        epoch: Option<Epoch>,
+        sent: Moment,
+    ) {
+        let mut fields = self.fields.lock();
+        (fields.token, fields.mode, fields.epoch, fields.seen) = (token, mode, epoch, sent);
+    }
+
+    /// A request that was sent then has shown the entry.
+    pub(super) fn seen(&self, sent: Moment) {
+        let mut fields = self.fields.lock();
+        // A guard that was not valid for a moment must not become valid again.
+        if fields.loss_at(self.clock.now()).is_none() {
+            fields.seen = fields.seen.max(sent);
+        }
+    }
+
+    pub(super) fn set_ttl(&self, ttl: Duration) {
+        self.fields.lock().ttl = ttl;
+        self.changed.notify_waiters();
+    }
+
+    /// When the entry is to be looked for again.
+    pub(super) fn look_at(&self) -> Moment {
+        let fields = self.fields.lock();
+        fields.seen + fields.ttl / 3
+    }
+
+    pub(super) fn lose(&self, reason: LossReason) {
+        self.fields.lock().loss.get_or_insert(reason);
+        self.changed.notify_waiters();
+    }
+
+    /// The caller gives the lock up. Returns the reason if it was lost before.
+    pub(super) fn leave(&self) -> Option<LossReason> {
+        let loss = self.loss();
+        self.fields.lock().has_left = true;
+        self.changed.notify_waiters();
+        loss
+    }
+
+    /// The reason if the lock is lost by now.
+    pub(super) fn loss(&self) -> Option<LossReason> {
+        let mut fields = self.fields.lock();
+        if fields.has_left {
+            return fields.loss;
+        }
+        let loss = fields
+            .loss_at(self.clock.now())
+            .or_else(|| self.slot.loss());
+        fields.loss = loss;
+        loss
+    }
+
+    pub(super) fn is_valid(&self) -> bool {
+        self.loss().is_none() && self.slot.is_valid() && !self.fields.lock().has_left
+    }
+
+    pub(super) fn remaining(&self) -> Duration {
+        if !self.is_valid() {
+            return Duration::ZERO;
+        }
+        let until = self.fields.lock().until();
+        until.since(self.clock.now()).min(self.slot.remaining())
+    }
+
+    pub(super) fn deadline(&self) -> Moment {
+        let until = self.fields.lock().until();
+        until.min(self.slot.deadline())
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        match self.loss() {
+            Some(reason) => Err(self.lost_error(reason)),
+            None => self.slot.check(),
+        }
+    }
+
+    pub(super) fn lost_error(&self, reason: LossReason) -> Error {
+        Error::new(ErrorKind::Lost, format!("the lock was lost: {reason}")).about(&self.name)
+    }
+
+    /// Resolves when the holder has left or has lost the lock.
+    pub(super) async fn ended(&self) -> Ended {
+        loop {
+            let changed = self.changed.notified();
+            if let Some(reason) = self.loss() {
+                return Ended::Lost(reason);
+            }
+            let until = {
+                let fields = self.fields.lock();
+                if fields.has_left {
+                    return Ended::Released;
+                }
+                fields.until()
+            };
+            tokio::select! {
+                ended = self.slot.ended() => if ended == Ended::Released {
+                    return ended;
+                },
+                () = changed => {}
+                () = self.clock.sleep(until.since(self.clock.now())) => {}
+            }
+        }
+    }
+}
+
+impl Fields {
+    /// The deadline by the last look at the entry.
+    fn until(&self) -> Moment {
+        self.seen + self.ttl.saturating_sub(margin(self.ttl))
+    }
+
+    fn loss_at(&self, now: Moment) -> Option<LossReason> {
+        self.loss
+            .or_else(|| (self.until() <= now).then_some(LossReason::Unreachable))
+    }
+}
