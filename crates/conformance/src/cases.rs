@@ -18,6 +18,7 @@ mod records;
 mod reentrancy;
 mod release;
 mod renewal;
+mod shared;
 mod tickets;
 mod token_floor;
 mod waiting;
@@ -46,4 +47,7 @@ pub(crate) const ALL: &[&[Spec]] = &[
     records::WRITING,
     records::READING,
     limits::CASES,
+    shared::READERS_WRITERS,
+    shared::PERMITS,
+    shared::ENTRIES,
 ];

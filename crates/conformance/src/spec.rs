@@ -28,20 +28,22 @@ pub(crate) enum Needs {
     EntryOfAnyOwner,
     /// A queue entry cannot be used for another owner, because it is what holds the lock.
     EntryOfOneOwner,
-    /// Waiting clients are served first come, first served.
-    Fifo,
     /// Tokens of all names form one order.
     GlobalTokens,
     /// The store can hand a lock over in one step.
     HandOver,
     /// The store cannot hand a lock over in one step.
     NoHandOver,
+    /// The store keeps no order among waiting clients.
+    NoOrder,
     /// The store keeps no queue of contenders.
     NoStoreQueue,
     /// The store has no tickets.
     NoTickets,
     /// The store cannot raise the token of a lock.
     NoTokenFloor,
+    /// Waiting clients that ask for it are served first come, first served.
+    Order,
     /// Worker processes were given.
     Processes,
     /// The store keeps a queue of contenders, and shows it.
@@ -84,19 +86,23 @@ impl Needs {
                 "a queue entry of this store holds the lock, so it has one owner",
             ),
             Self::EntryOfOneOwner => (!by_session, "any owner can use a queue entry of this store"),
-            Self::Fifo => (
-                can.fairness != Fairness::Fifo,
-                "this store promises no order among waiting clients",
-            ),
             Self::GlobalTokens => (
                 can.fencing != FencingScope::Global,
                 "this store's tokens rise per name",
             ),
             Self::HandOver => (!can.hand_over, "this store has no hand-over in one step"),
             Self::NoHandOver => (can.hand_over, "this store has hand-overs"),
+            Self::NoOrder => (
+                can.fairness != Fairness::None,
+                "this store can keep an order among waiting clients",
+            ),
             Self::NoStoreQueue => (can.store_queue, "this store keeps a queue of waiters"),
             Self::NoTickets => (can.tickets, "this store has tickets"),
             Self::NoTokenFloor => (can.token_floor, "this store can raise tokens"),
+            Self::Order => (
+                can.fairness == Fairness::None,
+                "this store promises no order among waiting clients",
+            ),
             Self::Processes if can.reach == Reach::Process => (
                 true,
                 "reach is process: no other process can share this store",

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Attempt, ErrorKind, Wakeup};
+use distlock_core::{Attempt, ErrorKind, Guard, Locker, Wakeup};
 
 use crate::{
     Outcome,
@@ -75,9 +75,23 @@ pub(crate) const CASES: &[Spec] = &[
     ),
     case!(
         waiting::order_between_clients_is_as_promised,
-        "where fairness is first come, first served, waiting clients get the lock in order of \
-         arrival",
-        Fifo
+        "waiting clients that ask for fairness get the lock in order of arrival",
+        Order
+    ),
+    case!(
+        waiting::a_fair_guard_gives_other_clients_a_turn,
+        "behind a fair guard a task of the same client does not pass another client that waits",
+        Order
+    ),
+    case!(
+        waiting::a_fair_attempt_passes_no_waiter,
+        "a fair attempt that does not wait is refused while a fair waiter is in the queue",
+        Order
+    ),
+    case!(
+        waiting::fairness_is_refused_where_there_is_none,
+        "a store without an order refuses a fair acquire before any request",
+        NoOrder
     ),
     case!(
         waiting::wake_up_is_as_promised,
@@ -388,22 +402,17 @@ async fn order_between_clients_is_as_promised(cx: Context) -> Outcome {
         tasks.push(start({
             let (name, served) = (name.clone(), Arc::clone(&served));
             async move {
-                let guard = acquire_within(&client, &name, Duration::from_secs(40)).await?;
+                let guard = acquire_fair(&client, &name).await?;
                 let order = served.fetch_add(1, Ordering::SeqCst);
                 release_clean(guard).await?;
                 Ok((place, order))
             }
         }));
         // The next client must start to wait after this client. So the case waits until this client
-        // is in the store queue, or for 300 ms where the store shows no waiters.
-        if inspect_lock(&holder, &name).await?.waiters.is_some() {
-            eventually("the waiter has joined", SOON, || async {
-                Ok(inspect_lock(&holder, &name).await?.waiters == Some(place + 1))
-            })
-            .await?;
-        } else {
-            sleep(Duration::from_millis(300)).await;
-        }
+        // is in the store queue. All clients of a process may share one place there, which is then
+        // counted once.
+        let joined = until_waiting(&holder, &name, place + 1);
+        let _ = within(Duration::from_millis(300), joined).await;
     }
     release_clean(guard).await?;
     let Some(places) = within(2 * SOON, join(tasks)).await else {
@@ -413,6 +422,85 @@ async fn order_between_clients_is_as_promised(cx: Context) -> Outcome {
     places.sort_unstable_by_key(|(_, order)| *order);
     let places: Vec<_> = places.into_iter().map(|(place, _)| place).collect();
     ensure_eq!(places, vec![0, 1, 2, 3, 4], "the order of being served");
+    Ok(())
+}
+
+/// Takes a lock in the order of arrival.
+async fn acquire_fair(client: &Locker, name: &str) -> Outcome<Guard> {
+    let wanted = client.lock(name).fair().wait(Duration::from_secs(40));
+    Ok(wanted.acquire().await?)
+}
+
+/// Waits until the store shows this number of waiters, or for a while where it shows none.
+async fn until_waiting(client: &Locker, name: &str, count: u32) -> Outcome {
+    if inspect_lock(client, name).await?.waiters.is_none() {
+        sleep(Duration::from_millis(300)).await;
+        return Ok(());
+    }
+    eventually("the waiter has joined", SOON, || async {
+        let waiters = inspect_lock(client, name).await?.waiters;
+        Ok(waiters.is_some_and(|waiters| waiters >= count))
+    })
+    .await
+}
+
+async fn a_fair_guard_gives_other_clients_a_turn(cx: Context) -> Outcome {
+    let ((here, there), name) = (cx.two_lockers().await?, cx.name("a"));
+    there.ready().await?;
+    let guard = acquire_fair(&here, &name).await?;
+    let served = Arc::new(AtomicUsize::new(0));
+    let mut tasks = Vec::new();
+    for client in [&there, &here] {
+        tasks.push(start({
+            let (client, name, served) = (client.clone(), name.clone(), Arc::clone(&served));
+            async move {
+                let guard = acquire_fair(&client, &name).await?;
+                let order = served.fetch_add(1, Ordering::SeqCst);
+                release_clean(guard).await?;
+                Ok(order)
+            }
+        }));
+        until_waiting(&here, &name, 1).await?;
+    }
+    release_clean(guard).await?;
+    ensure_eq!(join(tasks).await?, vec![0, 1], "the order of being served");
+    Ok(())
+}
+
+async fn a_fair_attempt_passes_no_waiter(cx: Context) -> Outcome {
+    let ((here, there), name) = (cx.two_lockers().await?, cx.name("a"));
+    there.ready().await?;
+    let guard = acquire_free(&here, &name, cx.long_ttl()).await?;
+    let waiting = start({
+        let (there, name) = (there.clone(), name.clone());
+        async move { acquire_fair(&there, &name).await }
+    });
+    until_waiting(&here, &name, 1).await?;
+    let attempt = here.lock(&name).fair().try_acquire().await?;
+    ensure!(attempt.acquired().is_none(), "a held lock was granted");
+    release_clean(guard).await?;
+    for guard in join([waiting]).await? {
+        release_clean(guard).await?;
+    }
+    // The entry of a waiter leaves the queue soon after its grant.
+    eventually("a fair attempt gets a free lock", SOON, || async {
+        match here.lock(&name).fair().try_acquire().await?.acquired() {
+            Some(guard) => release_clean(guard).await.map(|()| true),
+            None => Ok(false),
+        }
+    })
+    .await
+}
+
+async fn fairness_is_refused_where_there_is_none(cx: Context) -> Outcome {
+    let (locker, name) = (cx.locker().await?, cx.name("a"));
+    let kinds = [ErrorKind::Unsupported];
+    expect_error("fair", locker.lock(&name).fair().acquire().await, &kinds)?;
+    expect_error(
+        "fair",
+        locker.lock(&name).fair().try_acquire().await,
+        &kinds,
+    )?;
     Ok(())
 }
 

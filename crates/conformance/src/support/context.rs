@@ -196,8 +196,17 @@ impl Context {
             }
         }
         let records = store.records();
-        for (key, entry) in records.scan(&self.prefix, None, 10_000).await? {
-            records.delete(&key, entry.version).await?;
+        for kind in [
+            "",
+            "shared/rw/",
+            "shared/sem/",
+            "shared/waiting/rw/",
+            "shared/waiting/sem/",
+        ] {
+            let prefix = format!("{kind}{}", self.prefix);
+            for (key, entry) in records.scan(&prefix, None, 10_000).await? {
+                records.delete(&key, entry.version).await?;
+            }
         }
         let opened = std::mem::take(&mut *self.opened.lock());
         for store in opened {
