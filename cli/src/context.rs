@@ -214,6 +214,19 @@ impl Context {
         Ok(drivers::open(self.locks_target(sharing)?).await?)
     }
 
+    /// Opens the backend, and the store of the records. If another store keeps the records and is
+    /// away, the backend is opened alone, with a warning.
+    pub(crate) async fn open_to_show(&self, sharing: Sharing) -> Outcome<Store> {
+        let has_records_apart = self.config()?.records().is_some();
+        match drivers::open(self.target(sharing)?).await {
+            Err(error) if has_records_apart && error.is_retryable() => {
+                output::print_message(format_args!("shared locks are not shown: {error}"));
+                self.open_locks(sharing).await
+            }
+            opened => Ok(opened?),
+        }
+    }
+
     /// Opens the backend for a command that uses no records, and tries again while the store is
     /// away, for [`PATIENCE`].
     pub(crate) async fn open_locks_patiently(&self, sharing: Sharing) -> Outcome<Store> {
@@ -248,7 +261,7 @@ fn warn_about_password(url: &str, variable: &str) {
 /// Warns of a misspelled variable, which would otherwise be ignored silently. A gateway checks its
 /// own variables.
 fn warn_about_unknown_variables() {
-    const KNOWN: [&str; 9] = [
+    const KNOWN: [&str; 10] = [
         "DISTLOCK_BACKEND",
         "DISTLOCK_RECORDS",
         "DISTLOCK_CONFIG",
@@ -259,6 +272,7 @@ fn warn_about_unknown_variables() {
         "DISTLOCK_NAME",
         "DISTLOCK_TOKEN",
         "DISTLOCK_HOLDER",
+        "DISTLOCK_INDICES",
     ];
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();

@@ -54,6 +54,7 @@ pub(crate) fn print_error(text: impl fmt::Display) {
 #[derive(Serialize)]
 pub(crate) struct LockJson<'a> {
     name: &'a str,
+    kind: &'static str,
     state: &'static str,
     holder: Option<&'a str>,
     meta: Option<&'a str>,
@@ -81,6 +82,7 @@ impl<'a> From<&'a LockInfo> for LockJson<'a> {
         let held = info.held.as_ref();
         Self {
             name: info.name.as_str(),
+            kind: "lock",
             state: if held.is_some() { "held" } else { "free" },
             holder: held.map(|held| held.holder.as_str()),
             meta: held.and_then(|held| held.meta.as_deref()),

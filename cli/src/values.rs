@@ -28,6 +28,24 @@ pub(crate) fn parse_token(text: &str) -> Result<FencingToken, String> {
     FencingToken::new(number).map_err(|error| error.message().to_owned())
 }
 
+/// Some of the permits of a semaphore: `2/8`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Permits {
+    pub(crate) count: u32,
+    pub(crate) capacity: u32,
+}
+
+/// Parses a number of permits and the number that there are, for clap.
+pub(crate) fn parse_permits(text: &str) -> Result<Permits, String> {
+    let problem = || "two whole numbers are expected: 2/8 is two of eight permits".to_owned();
+    let (count, capacity) = text.split_once('/').ok_or_else(problem)?;
+    let number = |text: &str| text.parse::<u32>().map_err(|_| problem());
+    Ok(Permits {
+        count: number(count)?,
+        capacity: number(capacity)?,
+    })
+}
+
 /// Parses an exit code, for clap.
 pub(crate) fn parse_exit_code(text: &str) -> Result<u8, String> {
     text.parse()

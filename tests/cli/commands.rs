@@ -55,6 +55,7 @@ fn a_lock_is_shown_with_the_documented_fields() {
     let home = Home::new();
     let fields = [
         "name",
+        "kind",
         "state",
         "holder",
         "meta",

@@ -171,7 +171,7 @@ fn demo_recipes_passes_and_leaves_nothing() {
     let status = run.wait(SOON * 3).unwrap();
     let output = run.output();
     assert_eq!(status.code(), Some(0), "{output}");
-    assert!(output.contains("all 3 scenes passed"), "{output}");
+    assert!(output.contains("all 4 scenes passed"), "{output}");
     assert!(output.contains("with the guard #"), "{output}");
     eventually("the candidates to be gone", SOON, || {
         processes_of(&home.path("tmp")).is_empty()

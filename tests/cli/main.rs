@@ -31,6 +31,7 @@ mod run;
 mod scripts;
 mod serve;
 mod serve_edge;
+mod shared;
 mod starving;
 mod support;
 mod tables;

@@ -3,15 +3,18 @@
 use std::ffi::OsString;
 
 use clap::Args;
+use distlock_recipes::shared;
+use serde::Serialize;
 
 use crate::{
     context::{Context, Sharing},
     exit::{Outcome, code},
     output::{self, LockJson, describe_holder},
+    shared::{SharedJson, describe_holder_of_shared, describe_shared, found_or_warned},
     values,
 };
 
-/// Show who holds a lock.
+/// Show who holds a lock, and the shared locks of the same name.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Inspect {
@@ -28,18 +31,29 @@ Examples:
 JSON fields:
   name, state (held or free), holder, meta, token, epoch, acquired_at
   (RFC 3339), expires_in_ms, waiters; what the store cannot tell is null.
+  kind is lock; shared, if there are any, lists the lock of readers and
+  writers (kind rw) and the semaphore of this name: state, token, capacity,
+  free, holders (mode, indices, holder, meta, gone);
   waiters counts the processes in the store's queue; queue names the first of
   them: position (1 = the next one), holder, meta (ZooKeeper only)";
 
 impl Inspect {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let name = values::parse_lock_name(&self.name)?;
-        let store = context.open_locks(Sharing::Required).await?;
+        let store = context.open_to_show(Sharing::Required).await?;
         let info = store.locker().inspect(&name).await;
+        // A part of a shared lock is a plain lock.
+        let found = match (&info, name.is_reserved()) {
+            (Ok(_), false) => found_or_warned(shared::inspect(&store, name.as_str()).await),
+            _ => Vec::new(),
+        };
         store.close().await;
         let info = info?;
         if context.wants_json() {
-            output::print_json(&LockJson::from(&info))?;
+            output::print_json(&InspectJson {
+                lock: LockJson::from(&info),
+                shared: found.iter().map(SharedJson::from).collect(),
+            })?;
             return Ok(code::OK);
         }
         // The name is escaped, because a name could reverse the direction of the line or hide a
@@ -62,6 +76,28 @@ impl Inspect {
             others if named > 0 => output::print_line(format!("  and {others} more"))?,
             others => output::print_line(format!("  {others} waiting"))?,
         }
+        for info in &found {
+            let described = describe_shared(info);
+            output::print_line(format!(
+                "{shown} ({}): {}",
+                described.kind, described.holders
+            ))?;
+            for holder in &info.holders {
+                output::print_line(format!("  {}", describe_holder_of_shared(holder)))?;
+            }
+            if info.is_waited_for {
+                output::print_line("  somebody waits")?;
+            }
+        }
         Ok(code::OK)
     }
+}
+
+/// A lock and the shared locks of its name.
+#[derive(Serialize)]
+struct InspectJson<'a> {
+    #[serde(flatten)]
+    lock: LockJson<'a>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    shared: Vec<SharedJson<'a>>,
 }

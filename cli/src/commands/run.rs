@@ -4,7 +4,10 @@ use std::{ffi::OsString, pin::pin, time::Duration};
 
 use clap::Args;
 use distlock::{Clock, ErrorKind, Guard, HolderLabel, LockName, Locker, Moment, Released, Store};
-use distlock_recipes::{Due, Periodic};
+use distlock_recipes::{
+    Due, Periodic,
+    shared::{self as shared_locks, RwLock, Semaphore, SharedBuilder, SharedGuard},
+};
 use rustix::process::Signal;
 
 use crate::{
@@ -12,8 +15,10 @@ use crate::{
     drivers,
     exit::{Failure, Outcome, code, code_of_signal},
     group::Signals,
+    held::Taken,
     output::{self, describe_holder},
-    values,
+    shared::describe_shared,
+    values::{self, Permits},
 };
 
 mod command;
@@ -73,7 +78,7 @@ pub(crate) struct Run {
     no_wait: bool,
     /// End with 69 after a few tries when the store cannot be reached, instead of waiting for it as
     /// for the lock
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["read", "write", "permits"])]
     give_up_when_unreachable: bool,
     /// Exit code when the lock is busy, without --every
     #[arg(
@@ -85,6 +90,21 @@ pub(crate) struct Run {
         allow_hyphen_values = true,
     )]
     busy_exit_code: u8,
+    /// Hold the lock together with other readers; see also --write. A lock of readers and writers,
+    /// a semaphore and a plain lock of the same name are three locks
+    #[arg(long, conflicts_with_all = ["write", "permits"])]
+    read: bool,
+    /// Hold the lock alone, without readers and other writers
+    #[arg(long, conflicts_with = "permits")]
+    write: bool,
+    /// Take K of the N permits of the semaphore NAME; all callers must name the same N. The numbers
+    /// of the permits, from 0, are in DISTLOCK_INDICES
+    #[arg(long, value_name = "K/N", value_parser = values::parse_permits)]
+    permits: Option<Permits>,
+    /// Processes that pass --fair get the lock in the order in which they came; --read, --write and
+    /// --permits always keep it. Not on kv+ and quorum: stores
+    #[arg(long, conflicts_with_all = ["read", "write", "permits"])]
+    fair: bool,
     /// Label that others see [default: user@host:pid]
     #[arg(long, value_name = "LABEL")]
     holder: Option<String>,
@@ -100,6 +120,7 @@ pub(crate) struct Run {
         hide_default_value = true,
         value_parser = values::parse_duration,
         allow_hyphen_values = true,
+        conflicts_with_all = ["read", "write", "permits"],
     )]
     min_hold: Duration,
     /// Time between TERM and KILL when the lock cannot be kept [default: 5s, but at most a quarter
@@ -118,7 +139,7 @@ pub(crate) struct Run {
         value_name = "DURATION",
         value_parser = values::parse_duration,
         allow_hyphen_values = true,
-        conflicts_with_all = ["busy_exit_code", "min_hold"],
+        conflicts_with_all = ["busy_exit_code", "min_hold", "read", "write", "permits"],
     )]
     every: Option<Duration>,
     /// Exit code when --every has the command not run: it was started in this period, or the lock
@@ -142,7 +163,8 @@ pub(crate) struct Run {
 
 const EXAMPLES: &str = "\
 Environment of the command:
-  DISTLOCK_NAME, DISTLOCK_TOKEN (the fencing token), DISTLOCK_HOLDER;
+  DISTLOCK_NAME, DISTLOCK_TOKEN (the fencing token), DISTLOCK_HOLDER, and with
+  --permits DISTLOCK_INDICES (which permits, as in 0,3);
   DISTLOCK_BACKEND and every other DISTLOCK_ variable is removed: distlock
   inside of the command needs a --backend or --config of its own
 
@@ -154,6 +176,9 @@ Examples:
   distlock run nightly -- ./backup.sh
   distlock run nightly --ttl 5s -n -- sh -c 'echo \"token $DISTLOCK_TOKEN\"'
   distlock run nightly --wait 10m -E 0 -- ./backup.sh
+  distlock run --read catalogue -- ./serve.sh       (many at once)
+  distlock run --write catalogue -- ./rebuild.sh    (no reader meanwhile)
+  distlock run --permits 1/8 renderers -- ./render.sh
   distlock run report --every 1h --backend redis://locks.example -- ./report.sh
                                                     (cron on several hosts)";
 
@@ -170,7 +195,7 @@ struct Period {
 
 /// The decision whether this process runs the command.
 enum Decision {
-    Run(Guard),
+    Run(Taken),
     /// The command is not run by this process, for this reason.
     Skip(String),
     /// This signal asked this process to end before the command was started.
@@ -216,7 +241,7 @@ impl Period {
             }
         };
         let skip = match decision {
-            Ok(None) => return Ok(Decision::Run(guard)),
+            Ok(None) => return Ok(Decision::Run(Taken::Alone(guard))),
             Ok(Some(skip)) => Ok(skip),
             Err(error) => Err(error),
         };
@@ -273,9 +298,11 @@ impl Run {
         // Signals are caught before a lock is held, so that no signal skips the release.
         let mut signals = Signals::catch()?;
         let opening = async {
-            match self.every {
-                Some(_) => context.open(sharing).await,
-                None => context.open_locks(sharing).await,
+            // The starts of a job and the holders of a shared lock are on record.
+            if self.every.is_some() || self.is_shared() {
+                context.open(sharing).await
+            } else {
+                context.open_locks(sharing).await
             }
         };
         let store = tokio::select! {
@@ -310,11 +337,11 @@ impl Run {
             None => HolderLabel::of_this_process(),
         };
         let taken = tokio::select! {
-            taken = self.acquire_if_due(period.as_ref(), &locker, name, &holder) => taken,
+            taken = self.take(store, period.as_ref(), name, &holder) => taken,
             signal = signals.next_ending() => Ok(Decision::Stopped(signal)),
         };
         let decision = match (taken, &period) {
-            (Ok(Decision::Run(guard)), Some(period)) => {
+            (Ok(Decision::Run(Taken::Alone(guard))), Some(period)) => {
                 period.begin(guard, signals, &*locker.clock()).await
             }
             (taken, _) => taken,
@@ -344,23 +371,27 @@ impl Run {
             kill_after: self.kill_after,
         };
         let clock = locker.clock();
-        let end = match (supervised.start(&guard, &*clock), &period) {
+        // A job that runs once per period has its lock alone.
+        let of_period = period.as_ref().zip(guard.alone());
+        let end = match (supervised.start(guard.held(), &*clock), of_period) {
             (Ok(running), _) => running.watch(signals).await,
-            (Err(failure), Some(period)) => {
-                period.take_back(&guard).await;
+            (Err(failure), Some((period, guard))) => {
+                period.take_back(guard).await;
                 Err(failure)
             }
             (Err(failure), None) => Err(failure),
         };
-        match (&period, &end) {
-            (Some(period), Ok(End::ByItself { status, .. })) if status.success() => {
-                if let Err(error) = period.periodic.succeeded(&guard).await {
+        match (of_period, &end) {
+            (Some((period, guard)), Ok(End::ByItself { status, .. })) if status.success() => {
+                if let Err(error) = period.periodic.succeeded(guard).await {
                     output::print_message(format_args!(
                         "warning: the success of {name:?} could not be recorded: {error}"
                     ));
                 }
             }
-            (Some(period), Ok(End::ByItself { .. })) => period.periodic.failed(&guard).await,
+            (Some((period, guard)), Ok(End::ByItself { .. })) => {
+                period.periodic.failed(guard).await;
+            }
             _ => {}
         }
         let released = guard.release().await;
@@ -387,6 +418,73 @@ impl Run {
         Ok(Period { periodic, every })
     }
 
+    /// Whether others may hold the lock at the same time.
+    const fn is_shared(&self) -> bool {
+        self.read || self.write || self.permits.is_some()
+    }
+
+    /// Takes the lock as the options say.
+    async fn take(
+        &self,
+        store: &Store,
+        period: Option<&Period>,
+        name: &LockName,
+        holder: &HolderLabel,
+    ) -> distlock::Result<Decision> {
+        let wanted = if let Some(Permits { count, capacity }) = self.permits {
+            Semaphore::new(store, name.as_str(), capacity)?.permits(count)
+        } else if self.read {
+            RwLock::new(store, name.as_str())?.read()
+        } else if self.write {
+            RwLock::new(store, name.as_str())?.write()
+        } else {
+            return self
+                .acquire_if_due(period, &store.locker(), name, holder)
+                .await;
+        };
+        let guard = self.acquire_shared(wanted, store, name, holder).await?;
+        Ok(Decision::Run(Taken::Shared(guard)))
+    }
+
+    /// Waits for a shared lock. Prints its holders when the wait takes longer than a moment.
+    async fn acquire_shared(
+        &self,
+        wanted: SharedBuilder,
+        store: &Store,
+        name: &LockName,
+        holder: &HolderLabel,
+    ) -> distlock::Result<SharedGuard> {
+        let mut wanted = wanted.ttl(self.ttl).holder(holder.as_str());
+        wanted = match self.wait {
+            Some(wait) => wanted.wait(wait),
+            None if self.no_wait => wanted.wait(Duration::ZERO),
+            None => wanted.wait_forever(),
+        };
+        if let Some(meta) = &self.meta {
+            wanted = wanted.meta(meta);
+        }
+        let clock = store.clock();
+        let announce_holders = async {
+            clock.sleep(SILENT_WAIT).await;
+            match shared_locks::inspect(store, name.as_str()).await {
+                Ok(found) => {
+                    let described = found.iter().map(describe_shared);
+                    let is_semaphore = self.permits.is_some();
+                    let shown = described.filter(|it| it.is_semaphore == is_semaphore);
+                    let shown = shown.map(|it| it.holders).next();
+                    let shown = shown.unwrap_or_else(|| "nobody holds it".to_owned());
+                    output::print_message(format_args!("waiting for {name:?}: {shown}"));
+                }
+                Err(error) => output::print_message(format_args!("waiting for {name:?}: {error}")),
+            }
+            std::future::pending().await
+        };
+        tokio::select! {
+            taken = wanted.acquire() => taken,
+            never = announce_holders => never,
+        }
+    }
+
     /// Acquires the lock, with a period only if the job is due. [`Decision::Skip`] means that the
     /// job is not due, or that another process holds the lock.
     async fn acquire_if_due(
@@ -397,7 +495,8 @@ impl Run {
         holder: &HolderLabel,
     ) -> distlock::Result<Decision> {
         let Some(Period { periodic, every }) = period else {
-            return self.acquire(locker, name, holder).await.map(Decision::Run);
+            let guard = self.acquire(locker, name, holder).await?;
+            return Ok(Decision::Run(Taken::Alone(guard)));
         };
         match periodic.due(name, *every).await {
             Ok(Due::Later { started }) => return Ok(Decision::already_started(name, started)),
@@ -411,7 +510,7 @@ impl Run {
             Err(error) if error.kind() == ErrorKind::Timeout => {
                 Ok(Decision::Skip(Failure::from(error).to_string()))
             }
-            taken => taken.map(Decision::Run),
+            taken => taken.map(|guard| Decision::Run(Taken::Alone(guard))),
         }
     }
 
@@ -434,6 +533,9 @@ impl Run {
         };
         if let Some(meta) = &self.meta {
             request = request.meta(meta);
+        }
+        if self.fair {
+            request = request.fair();
         }
         if self.give_up_when_unreachable {
             request = request.give_up_when_unreachable();

@@ -5,12 +5,13 @@
 //! |---|---|
 //! | `client.rs` | the devices |
 //! | `play.rs` | starts the nodes, plays all scenes, and tidies up |
-//! | `recipes.rs` | `demo recipes`: counters, a cache and an election |
+//! | `recipes.rs`, `readers.rs` | `demo recipes`: counters, a cache, an election, readers |
 //! | `scenes.rs` | the scenes, and the invariants of each |
 //! | `timeline.rs` | the printed timeline |
 
 mod client;
 mod play;
+mod readers;
 pub(crate) mod recipes;
 mod scenes;
 mod timeline;

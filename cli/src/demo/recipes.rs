@@ -1,4 +1,5 @@
-//! The second part of the demo: counters, a cache and an election, each with a verdict.
+//! The second part of the demo: counters, a cache, an election, and readers with a writer, each
+//! with a verdict.
 
 use std::{
     future::Future,
@@ -27,7 +28,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::timeline::Timeline;
+use super::{readers, timeline::Timeline};
 use crate::{drivers, group::is_group_alive};
 
 /// The number of callers that change the counters, or want the value, at the same time.
@@ -58,7 +59,7 @@ const STEP_LIMIT: Duration = Duration::from_secs(20);
 /// One scene.
 type Scene = for<'a> fn(&'a RecipesPlay) -> Pin<Box<dyn Future<Output = Result<()>> + Send + 'a>>;
 
-const SCENES: [(&str, Scene); 3] = [
+const SCENES: [(&str, Scene); 4] = [
     (
         "unread counters: 16 callers, of whom many die in the middle of a change",
         |stage| Box::pin(stage.play_counters()),
@@ -69,6 +70,9 @@ const SCENES: [(&str, Scene); 3] = [
     ),
     ("an election: the leader is killed with SIGKILL", |stage| {
         Box::pin(stage.play_election())
+    }),
+    ("eight readers without a pause, and a writer", |stage| {
+        Box::pin(async move { readers::play(&stage.store, &|what| stage.remark(what)).await })
     }),
 ];
 

@@ -10,12 +10,14 @@ use std::{
     time::Duration,
 };
 
-use distlock::{Clock as _, Guard, LockWatch, Moment, SystemClock};
+use distlock::{Clock as _, Moment, SystemClock};
 use rustix::process::Pid;
 use tokio::{
     io::AsyncReadExt as _,
     process::{Child, ChildStdin, ChildStdout, Command},
 };
+
+use crate::held::{Held, HeldWatch};
 
 /// The first argument of the process. Only this tool passes it.
 pub(crate) const NAME: &str = "watchdog";
@@ -65,7 +67,7 @@ impl Watchdog {
     /// Starts a watchdog for the command of this lock. It starts before the command does, so it
     /// does not know the group yet. If the supervisor dies before it has sent the group, the
     /// watchdog finds the group by the variables of the lock in its environment.
-    pub(crate) fn start(guard: &Guard) -> io::Result<Self> {
+    pub(crate) fn start(guard: Held<'_>) -> io::Result<Self> {
         // This path starts the same program even if its file was replaced meanwhile.
         let mut command = Command::new(OWN_PROGRAM);
         for (variable, _) in std::env::vars_os() {
@@ -115,7 +117,7 @@ impl Watchdog {
     /// Tells the watchdog each new deadline, until it watches no longer.
     ///
     /// Cancel safe: a message is sent as a whole or not at all.
-    pub(crate) async fn keep_informed(&mut self, lock: &LockWatch) -> WatchEnd {
+    pub(crate) async fn keep_informed(&mut self, lock: &HeldWatch) -> WatchEnd {
         loop {
             let deadline = lock.deadline();
             if self.told != Some(deadline) && self.tell_deadline(deadline).is_err() {

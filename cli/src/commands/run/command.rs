@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use distlock::{Clock, FencingToken, Guard, HolderLabel, LockName, backend::excerpt};
+use distlock::{Clock, FencingToken, HolderLabel, LockName, backend::excerpt};
 use rustix::fs::{Access, access};
 use tokio::process::Command;
 
@@ -21,6 +21,7 @@ use super::{
 use crate::{
     exit::{Failure, Outcome, code, code_of_signal},
     group::{ProcessGroup, Signals},
+    held::Held,
     output, stderr,
 };
 
@@ -45,17 +46,17 @@ impl Supervised<'_> {
     /// Runs the command to its end.
     pub(in crate::commands) async fn run(
         self,
-        guard: &Guard,
+        guard: impl Into<Held<'_>>,
         signals: &mut Signals,
         clock: &dyn Clock,
     ) -> Outcome<End> {
-        self.start(guard, clock)?.watch(signals).await
+        self.start(guard.into(), clock)?.watch(signals).await
     }
 
     /// Starts the command. After a failure no part of the command has run.
     pub(in crate::commands) fn start<'g>(
         self,
-        guard: &'g Guard,
+        guard: Held<'g>,
         clock: &'g dyn Clock,
     ) -> Outcome<Running<'g>> {
         let kill_after = self.kill_after_under(guard);
@@ -78,21 +79,24 @@ impl Supervised<'_> {
     }
 
     /// Starts the command in a group of its own.
-    fn spawn(&self, guard: &Guard) -> Outcome<ProcessGroup> {
-        let mut command = command_with_lock(self.command, guard.name(), guard.token(), self.holder);
-        let spawned = match ProcessGroup::spawn(&mut command) {
+    fn spawn(&self, guard: Held<'_>) -> Outcome<ProcessGroup> {
+        let with_lock = |words: &[OsString]| {
+            let mut command = command_with_lock(words, guard.name(), guard.token(), self.holder);
+            let indices = guard.indices();
+            if !indices.is_empty() {
+                let indices: Vec<_> = indices.iter().map(u32::to_string).collect();
+                command.env("DISTLOCK_INDICES", indices.join(","));
+            }
+            command
+        };
+        let spawned = match ProcessGroup::spawn(&mut with_lock(self.command)) {
             // Like a shell, this runs a script without an interpreter line by `sh`.
             Err(error) if error.raw_os_error() == Some(NO_EXECUTABLE_FORMAT) => {
                 let script = find_program(&self.command[0]);
                 let script = script.map_or_else(|_| self.command[0].clone(), Into::into);
                 let words = [OsString::from("/bin/sh"), script];
                 let words: Vec<_> = words.iter().chain(&self.command[1..]).cloned().collect();
-                ProcessGroup::spawn(&mut command_with_lock(
-                    &words,
-                    guard.name(),
-                    guard.token(),
-                    self.holder,
-                ))
+                ProcessGroup::spawn(&mut with_lock(words.as_slice()))
             }
             started => started,
         };
@@ -101,7 +105,7 @@ impl Supervised<'_> {
 
     /// The time between TERM and KILL under the granted lease. The lease can be shorter than the
     /// requested TTL, for example when the lease depends on a session.
-    fn kill_after_under(&self, guard: &Guard) -> Duration {
+    fn kill_after_under(&self, guard: Held<'_>) -> Duration {
         let lease = guard.ttl().duration();
         match self.kill_after {
             None => Duration::from_secs(5).min(lease / 4),

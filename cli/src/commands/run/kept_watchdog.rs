@@ -5,11 +5,12 @@
 
 use std::{process::ExitStatus, time::Duration};
 
-use distlock::{Clock, Guard, Moment};
+use distlock::{Clock, Moment};
 use rustix::process::Pid;
 
 use crate::{
     group::{WatchEnd, Watchdog},
+    held::Held,
     output,
 };
 
@@ -20,7 +21,7 @@ const START_PAUSE: Duration = Duration::from_secs(1);
 /// The watchdog of one command.
 #[derive(Debug)]
 pub(super) struct KeptWatchdog<'a> {
-    guard: &'a Guard,
+    guard: Held<'a>,
     clock: &'a dyn Clock,
     /// `None` until the command has started.
     group: Option<Pid>,
@@ -33,7 +34,7 @@ pub(super) struct KeptWatchdog<'a> {
 
 impl<'a> KeptWatchdog<'a> {
     /// Starts a watchdog before the command starts, so that no command ever runs without one.
-    pub(super) fn start(guard: &'a Guard, clock: &'a dyn Clock) -> Self {
+    pub(super) fn start(guard: Held<'a>, clock: &'a dyn Clock) -> Self {
         let mut kept = Self {
             guard,
             clock,

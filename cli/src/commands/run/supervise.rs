@@ -2,7 +2,7 @@
 
 use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus, time::Duration};
 
-use distlock::{Clock, Guard, Moment};
+use distlock::{Clock, Moment};
 use rustix::process::Signal;
 
 use super::kept_watchdog::KeptWatchdog;
@@ -11,6 +11,7 @@ use crate::{
     group::{
         Arrived, ProcessGroup, Refusing, Rest, Signals, Terminal, own_user, stop_this_process,
     },
+    held::Held,
     output::{self, format_seconds},
 };
 
@@ -56,7 +57,7 @@ pub(in crate::commands) enum End {
 /// The supervision of one command under one lock.
 #[derive(Debug)]
 pub(super) struct Supervision<'a> {
-    guard: &'a Guard,
+    guard: Held<'a>,
     clock: &'a dyn Clock,
     kill_after: Duration,
     terminal: Terminal,
@@ -76,7 +77,7 @@ pub(super) struct Supervision<'a> {
 
 impl<'a> Supervision<'a> {
     /// Prepares the supervision.
-    pub(super) fn new(guard: &'a Guard, clock: &'a dyn Clock, kill_after: Duration) -> Self {
+    pub(super) fn new(guard: Held<'a>, clock: &'a dyn Clock, kill_after: Duration) -> Self {
         Self {
             guard,
             clock,
