@@ -47,6 +47,8 @@
 //! | keep the records in another store than the locks | [`Target::records_in`], [`Store::with_records_of`] |
 //! | take a lock | [`Locker::lock`], then [`acquire`](LockBuilder::acquire), [`try_acquire`](LockBuilder::try_acquire) or [`run`](LockBuilder::run) |
 //! | take several together | [`Locker::lock_all`] |
+//! | take it in the order of arrival | [`fair`](LockBuilder::fair) |
+//! | share it: many readers or one writer, or a number of permits | `RwLock` and `Semaphore` of the crate `distlock-recipes` |
 //! | hold it | [`Guard`]: [`token`](Guard::token), [`is_valid`](Guard::is_valid), [`lost`](Guard::lost), [`extend`](Guard::extend), [`release`](Guard::release) |
 //! | pass it to another process | [`Guard::into_ticket`], [`Locker::resume`] |
 //! | protect the resource itself | [`FenceGuard`]: refuses a holder with an older token; ready-made in a database transaction, on Redis and in ZooKeeper: [`fence`]; for a file: [`FencedFile`] |
