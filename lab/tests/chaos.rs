@@ -139,7 +139,9 @@ const SOON: &str = "valid-too-long,lease-rounded-down,tokens-stand-still,tokens-
                     keys-by-process,tickets-reused,fence-in-two-steps,\
                     writes-ignore-versions,reads-are-stale,writes-are-forgotten,\
                     deletes-do-nothing,versions-are-reused,starts-are-forgotten,\
-                    effects-are-forgotten,gates-forget,counters-are-overwritten";
+                    effects-are-forgotten,gates-forget,counters-are-overwritten,\
+                    holders-are-overwritten,holders-are-forgotten,live-holders-are-buried,\
+                    holders-tokens-stand-still,order-is-forgotten";
 
 /// Bugs of lock servers and of agents. Each list runs at the same time as the other one.
 const OF_SERVERS: [&str; 2] = [

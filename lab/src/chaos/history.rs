@@ -62,6 +62,19 @@ pub(crate) enum Event {
         asked: Micros,
         at: Micros,
         resumed: Option<u64>,
+        mode: HoldMode,
+    },
+    /// The writer with the hold `from` has become the reader with the hold `to`.
+    Downgraded { from: HoldNumber, to: HoldNumber },
+    /// A caller that waited in the order of arrival got the lock, or its wait was over and `hold`
+    /// is `None`. Somebody who comes later may pass it for `passed_us` from the moment at which it
+    /// is the first that waits.
+    Waited {
+        name: String,
+        asked: Micros,
+        at: Micros,
+        hold: Option<HoldNumber>,
+        passed_us: Micros,
     },
     /// `is_valid()` was called after `from`, and returned `true` before `to`.
     Valid {
@@ -142,6 +155,7 @@ pub(crate) enum CallKind {
     Acquire,
     AcquireAll,
     TryAcquire,
+    Downgrade,
     Extend,
     Release,
     IntoTicket,
@@ -163,6 +177,42 @@ pub(crate) enum CallResult {
     Dropped,
 }
 
+/// What a holder may do, and with whom it shares its lock.
+#[derive(Clone, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum HoldMode {
+    /// It has an exclusive lock.
+    #[default]
+    Alone,
+    /// It has a shared lock alone.
+    Writes,
+    /// It shares the lock with other readers.
+    Reads,
+    /// It has these permits of a semaphore with `of` permits.
+    Permits { indices: Vec<u32>, of: u32 },
+}
+
+impl HoldMode {
+    /// Tells whether two holders of one lock exclude each other.
+    pub(crate) fn excludes(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Reads, Self::Reads) => false,
+            (
+                Self::Permits { indices, .. },
+                Self::Permits {
+                    indices: others, ..
+                },
+            ) => indices.iter().any(|it| others.contains(it)),
+            _ => true,
+        }
+    }
+
+    /// Tells whether a record lists the holder.
+    pub(crate) const fn is_shared(&self) -> bool {
+        !matches!(self, Self::Alone)
+    }
+}
+
 /// The end of a hold, as its process sees it.
 #[derive(Clone, Copy, Debug, Deserialize, Eq, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -173,6 +223,8 @@ pub(crate) enum HoldEnd {
     Dropped,
     /// The process is about to turn the guard into a ticket.
     Ticket,
+    /// The process is about to turn a writer into a reader.
+    Downgraded,
     /// `is_valid()` returned `false`.
     NotValid,
 }

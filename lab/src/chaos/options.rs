@@ -124,6 +124,10 @@ pub(crate) enum Workload {
     LocalQueues,
     /// Elections, periodic jobs, effects that happen once, counters and fences
     Recipes,
+    /// Readers and writers, and permits
+    SharedLocks,
+    /// Processes that wait for one lock in the order of arrival
+    FairWaiters,
 }
 
 impl Workload {
@@ -137,8 +141,9 @@ impl Workload {
         match self {
             Self::Locks => 50,
             Self::Records => 20,
-            Self::LocalQueues => 4,
+            Self::LocalQueues | Self::FairWaiters => 4,
             Self::Recipes => 16,
+            Self::SharedLocks => 24,
         }
     }
 

@@ -19,7 +19,7 @@ use super::{
     verdict::{Limits, Promise, Verdict, Violation, judge},
     worker::leftovers,
     worker_group::{GroupSettings, WorkerGroup},
-    worker_settings::WorkerSettings,
+    worker_settings::{RW_LOCKS, SEMAPHORES, WorkerSettings},
 };
 
 /// Time-out for the first answer of a healed store.
@@ -178,7 +178,8 @@ pub(crate) async fn run_plan(plan: &RunPlan) -> Result<RunResult> {
     }
     referee.start_phase(RunPhase::RollCall);
     let each = plan.longest_ttl() + Duration::from_secs(10);
-    worker_group.wait_for_end(each * LOCKS + Duration::from_secs(30));
+    let shared = u32::try_from(RW_LOCKS.len() + SEMAPHORES.len())?;
+    worker_group.wait_for_end(each * (LOCKS + shared) + Duration::from_secs(30));
     if let Some(admin) = admin {
         for (name, holder) in leftovers(&admin.locker(), plan.longest_ttl()).await {
             referee.record(0, Event::Left { name, holder });
@@ -227,13 +228,10 @@ async fn inject_faults(
     running_store: &mut RunningStore,
     admin: Option<&Store>,
 ) -> Result<()> {
-    let locker = admin.map(Store::locker);
     let until = SystemClock.now() + Duration::from_secs(plan.seconds);
     let mut next_verdict = SystemClock.now() + VERDICT_PAUSE;
     while SystemClock.now() < until {
-        nemesis
-            .step(worker_group, running_store, locker.as_ref())
-            .await?;
+        nemesis.step(worker_group, running_store, admin).await?;
         worker_group.replace_crashed(running_store).await?;
         // An active fault is not in the history yet. The verdict would attribute a violation of
         // such a fault to the planted bug.

@@ -22,6 +22,15 @@ pub(crate) const RELEASE_BOUND: Duration = Duration::from_secs(20);
 pub(crate) const EXTRA_WAIT: Duration = Duration::from_secs(5);
 /// Time for which a worker waits for the notice of a loss. A later notice breaks a promise.
 pub(crate) const LATEST_NOTICE: Duration = Duration::from_secs(2);
+/// The documented time for which somebody who comes later may pass the first that waits for a
+/// shared lock.
+pub(crate) const PASSES_FOR: Duration = Duration::from_millis(250);
+/// The locks of readers and writers.
+pub(crate) const RW_LOCKS: [&str; 2] = ["rw 0", "rw 1"];
+/// The semaphores, each with its number of permits.
+pub(crate) const SEMAPHORES: [(&str, u32); 2] = [("permits 0", 2), ("permits 1", 5)];
+/// The lock of those who wait in the order of arrival.
+pub(crate) const FAIR_LOCK: &str = "fair";
 
 /// The settings of a worker.
 #[derive(Clone, Debug, Deserialize, Serialize)]

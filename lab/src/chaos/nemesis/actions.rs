@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use distlock::{Forced, Locker};
+use distlock::{Forced, Store};
 use distlock_harness::{Direction, FaultProxy};
 use tokio::task::{JoinHandle, block_in_place};
 
@@ -104,8 +104,10 @@ pub(super) fn break_store(
 
 /// Force-releases a lock. `false` means that nobody holds the lock, or that no request could be
 /// sent.
-pub(super) async fn force_release(admin: Option<&Locker>, name: &str) -> bool {
-    let Some(locker) = admin else { return false };
+pub(super) async fn force_release(admin: Option<&Store>, name: &str) -> bool {
+    let Some(locker) = admin.map(Store::locker) else {
+        return false;
+    };
     let freeing = async {
         let held = locker.inspect(name).await.ok()?.held?;
         Some(locker.force_release(name, held.token?).await)

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use distlock::Locker;
+use distlock::Store;
 use distlock_harness::Signal;
 use fastrand::Rng;
 
@@ -32,7 +32,7 @@ impl Nemesis {
         kind: FaultKind,
         worker_group: &mut WorkerGroup,
         running_store: &mut RunningStore,
-        admin: Option<&Locker>,
+        admin: Option<&Store>,
     ) -> Result<Option<Injection>> {
         let (from, lasts) = (now(), self.draw_duration());
         let fault = InjectedFault {
@@ -183,7 +183,7 @@ impl Nemesis {
         &mut self,
         mut fault: InjectedFault,
         worker_group: &WorkerGroup,
-        admin: Option<&Locker>,
+        admin: Option<&Store>,
     ) -> Option<Injection> {
         let name = worker_group.random_name(&mut self.rng)?;
         if !force_release(admin, &name).await {
@@ -225,7 +225,7 @@ impl Nemesis {
         &mut self,
         worker_group: &mut WorkerGroup,
         running_store: &mut RunningStore,
-        admin: Option<&Locker>,
+        admin: Option<&Store>,
     ) -> Result<()> {
         self.heal_due(worker_group, running_store, now()).await?;
         if self.active.len() < MAX_ACTIVE

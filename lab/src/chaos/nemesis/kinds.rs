@@ -81,6 +81,8 @@ pub(crate) enum FaultKind {
     CrashServer,
     /// A lock server is killed, and gets an older copy of its state, which it refuses
     RollBackState,
+    /// An administrator deletes the record that lists the holders of a shared lock
+    DeleteHolders,
 }
 
 impl FaultKind {
@@ -107,7 +109,7 @@ impl FaultKind {
         match self {
             Self::StopWorker | Self::StopAtGrant | Self::KillWorker => true,
             // No other process can reach the store.
-            Self::ForceRelease => !matches!(store, StoreKind::Memory),
+            Self::ForceRelease | Self::DeleteHolders => !matches!(store, StoreKind::Memory),
             // A lock that is deleted on all members of a quorum takes along the token that one of
             // them was raised to, as no loss of a member does.
             Self::DeleteByHand => !matches!(

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use distlock::{Clock as _, Locker, SystemClock};
+use distlock::{Clock as _, Deleted, RecordKey, Store, SystemClock};
 use tokio::task::block_in_place;
 
 use super::{
@@ -16,6 +16,7 @@ use crate::chaos::{
     history::{Event, Excuse, InjectedFault, now},
     stores::{FormerLeader, LeaderRemoval, RunningStore, StoreKind},
     worker_group::WorkerGroup,
+    worker_settings::{RW_LOCKS, SEMAPHORES},
 };
 
 impl Nemesis {
@@ -26,7 +27,7 @@ impl Nemesis {
         mut fault: InjectedFault,
         worker_group: &WorkerGroup,
         running_store: &mut RunningStore,
-        admin: Option<&Locker>,
+        admin: Option<&Store>,
     ) -> Result<Option<Injection>> {
         let pick = self.rng.usize(..64);
         let removal = match kind {
@@ -59,6 +60,22 @@ impl Nemesis {
                     fault.target = format!("lock {name:?}, perhaps: {error:#}");
                 }
                 fault.excuse = Some(Excuse::Removed { name });
+                fault.to = now();
+                return Ok(Some((fault, None)));
+            }
+            FaultKind::DeleteHolders => {
+                let kinds = [
+                    ("rw", RW_LOCKS.to_vec()),
+                    ("sem", SEMAPHORES.map(|it| it.0).to_vec()),
+                ];
+                let (kind, names) = &kinds[self.rng.usize(..kinds.len())];
+                let name = names[self.rng.usize(..names.len())];
+                let key = RecordKey::new(format!("shared/{kind}/{name}"))?;
+                if !delete_record(admin, &key).await {
+                    return Ok(None);
+                }
+                fault.target = format!("record {key:?}");
+                fault.excuse = Some(Excuse::Removed { name: name.into() });
                 fault.to = now();
                 return Ok(Some((fault, None)));
             }
@@ -184,9 +201,24 @@ impl Nemesis {
 async fn random_held_name(
     nemesis: &mut Nemesis,
     worker_group: &WorkerGroup,
-    admin: Option<&Locker>,
+    admin: Option<&Store>,
 ) -> Option<String> {
     let name = worker_group.random_name(&mut nemesis.rng)?;
-    let held = admin?.inspect(&name).await.ok()?.held;
+    let held = admin?.locker().inspect(&name).await.ok()?.held;
     held.map(|_| name)
+}
+
+/// Deletes a record. `false` means that there is none, or that it could not be read. A failed
+/// deletion may have happened.
+async fn delete_record(admin: Option<&Store>, key: &RecordKey) -> bool {
+    let Some(records) = admin.map(Store::records) else {
+        return false;
+    };
+    let Ok(Some(entry)) = records.get(key).await else {
+        return false;
+    };
+    !matches!(
+        records.delete(key, entry.version).await,
+        Ok(Deleted::Conflict)
+    )
 }

@@ -89,6 +89,9 @@ async fn find_bug(
     plan.brief_tasks = 0;
     plan.workloads = bug.workloads().to_vec();
     plan.ttl_ms = bug.ttl_ms();
+    if let Some(tasks) = bug.tasks() {
+        plan.tasks = tasks;
+    }
     if let Some(faults) = bug.faults() {
         plan.faults = faults.to_vec();
     }
@@ -123,7 +126,13 @@ struct Twins(HashMap<String, bool>);
 impl Twins {
     /// Tells whether a run without the bug breaks no promise. A plan is run once only.
     async fn is_clean(&mut self, plan: &RunPlan) -> Result<bool> {
-        let key = format!("{} {:?} {:?}", plan.command(), plan.ttl_ms, plan.bug);
+        let key = format!(
+            "{} {:?} {} {:?}",
+            plan.command(),
+            plan.ttl_ms,
+            plan.tasks,
+            plan.bug
+        );
         if let Some(clean) = self.0.get(&key) {
             return Ok(*clean);
         }

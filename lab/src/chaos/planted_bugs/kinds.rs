@@ -114,6 +114,22 @@ pub(crate) enum StoreBug {
     /// The twin of the bugs of agents: the same agent without them.
     #[value(skip)]
     AgentIsHonest,
+    /// Writes of a list of holders ignore the version: who may enter is decided by an older list.
+    HoldersAreOverwritten,
+    /// Reads of a list of holders lack the oldest one.
+    HoldersAreForgotten,
+    /// The slot of a holder that lives is granted to whoever looks for dead holders.
+    LiveHoldersAreBuried,
+    /// A client does not look for its holders again: it trusts what it has read or written.
+    HoldersAreNotMissed,
+    /// The word that somebody waits is confirmed and never written.
+    WaitersAreUnheard,
+    /// A writer becomes a reader in two writes: it leaves, and enters a moment later.
+    DowngradeInTwoWrites,
+    /// Every write of a list of holders has the version 1, so every token is 1.
+    HoldersTokensStandStill,
+    /// Callers that want the order of arrival do not get it.
+    OrderIsForgotten,
 }
 
 impl StoreBug {
@@ -144,14 +160,21 @@ impl StoreBug {
             | Self::RecoveryFromStart
             | Self::ProofsAreNotChecked
             | Self::CountsFromIsDropped
-            | Self::LeaseFromJoining => &[Exclusion],
+            | Self::LeaseFromJoining
+            | Self::HoldersAreOverwritten
+            | Self::HoldersAreForgotten
+            | Self::LiveHoldersAreBuried
+            | Self::HoldersAreNotMissed => &[Exclusion],
+            Self::WaitersAreUnheard | Self::OrderIsForgotten => &[InOrder],
+            Self::DowngradeInTwoWrites => &[NoWriterBetween],
             Self::ExportIsStale => &[Exclusion, TokensRise],
             Self::ReleaseDoesNothing => &[Recovery],
             Self::TokensStandStill
             | Self::TokensByProcess
             | Self::TokensBySkewedClocks
             | Self::TokensWrap
-            | Self::HandOverKeepsToken => &[TokensRise],
+            | Self::HandOverKeepsToken
+            | Self::HoldersTokensStandStill => &[TokensRise],
             Self::TicketsReused => &[TicketsOnce],
             Self::LossIsNotTold => &[LossIsTold],
             Self::TimersRunLate => &[LossIsTold, CallsEnd],
@@ -221,8 +244,13 @@ impl StoreBug {
             // The errors must come before the end of the lease.
             Self::RenewalErrorIsSuccess => Some(&[FaultKind::CutConnections]),
             Self::LeadersStay => Some(&[FaultKind::CutConnections, FaultKind::BlackHole]),
-            // The bug needs many locks that change hands, and no fault.
-            Self::ReleaseInTwoSteps | Self::HandOverInTwoSteps => Some(&[]),
+            // The bug needs many locks that change hands, and no fault. A fault may cost a caller
+            // its place in the order of arrival.
+            Self::ReleaseInTwoSteps
+            | Self::HandOverInTwoSteps
+            | Self::WaitersAreUnheard
+            | Self::OrderIsForgotten => Some(&[]),
+            Self::HoldersAreNotMissed => Some(&[FaultKind::DeleteHolders]),
             // A new worker asks the sentinels again, so it uses the new primary.
             Self::DeposedPrimary => Some(&[FaultKind::DeposePrimary, FaultKind::KillWorker]),
             Self::DeposedLeader => Some(&[FaultKind::DeposeLeader]),
@@ -258,7 +286,25 @@ impl StoreBug {
             Self::ProofsAreNotChecked | Self::CountsFromIsDropped | Self::LeaseFromJoining => {
                 &[Workload::Locks]
             }
+            Self::HoldersAreOverwritten
+            | Self::HoldersAreForgotten
+            | Self::LiveHoldersAreBuried
+            | Self::HoldersAreNotMissed
+            | Self::WaitersAreUnheard
+            | Self::DowngradeInTwoWrites
+            | Self::HoldersTokensStandStill => &[Workload::SharedLocks],
+            Self::OrderIsForgotten => &[Workload::FairWaiters],
             _ => &[Workload::Locks, Workload::Records],
+        }
+    }
+
+    /// Returns the number of tasks of each worker that shows the bug soon. `None` means the usual
+    /// number.
+    pub(crate) const fn tasks(self) -> Option<u32> {
+        match self {
+            // The other tasks of a process would read the list again after a conflict.
+            Self::HoldersAreNotMissed => Some(1),
+            _ => None,
         }
     }
 
@@ -269,8 +315,9 @@ impl StoreBug {
             // A short lease ends between the two steps, and a long lease is handed over.
             Self::HandOverInTwoSteps => (300, 3_000),
             Self::DeposedPrimary | Self::DeposedLeader => self.store().ttl_ms(),
-            // A lease outlasts the restart of its server.
-            Self::CrashWithoutRecovery
+            // A lease outlasts the restart of its server, or the time between two writes.
+            Self::DowngradeInTwoWrites
+            | Self::CrashWithoutRecovery
             | Self::RecoveryIsShort
             | Self::RecoveryFromStart
             | Self::ExportIsStale

@@ -165,6 +165,15 @@ impl BuggyLock {
         }
     }
 
+    /// Tells whether the bug grants a lock that somebody holds, this time.
+    fn opens_now(&self, name: &LockName) -> bool {
+        match self.bug {
+            StoreBug::FailsOpen => fastrand::u32(..20) == 0,
+            StoreBug::LiveHoldersAreBuried => is_slot(name),
+            _ => false,
+        }
+    }
+
     /// Applies the bugs that act before the request.
     async fn act_before_request(&self, request: &AcquireRequest) -> Result<()> {
         match self.bug {
@@ -212,7 +221,7 @@ impl BuggyLock {
         };
         let left = holder.as_ref().and_then(|it| it.expires_in);
         let taken = match (self.bug, left) {
-            (StoreBug::FailsOpen, _) if fastrand::u32(..20) == 0 => {
+            _ if self.opens_now(&request.name) => {
                 let token = holder.as_ref().and_then(|it| it.token);
                 let token = token.and_then(|it| FencingToken::new(it.get() + 1).ok());
                 let made_up = |token| Grant::new(token, Epoch::new(""), request.ttl.duration());
@@ -243,6 +252,11 @@ impl BuggyLock {
         self.force_release_holder(&request.name).await?;
         self.inner.try_acquire(request).await
     }
+}
+
+/// Tells whether a lock is the slot of a holder of a shared lock.
+fn is_slot(name: &LockName) -> bool {
+    name.is_reserved() && !name.as_str().contains("/line/")
 }
 
 /// Returns the answer to a successful renewal, although the renewal failed.

@@ -23,6 +23,8 @@ pub(super) struct Overlap<'a> {
     pub(super) older: Lease,
     /// The process with the older lease.
     pub(super) worker: u32,
+    /// Whether a record lists the holders, which a client may read from a former primary.
+    pub(super) is_shared: bool,
     /// Time of the earlier one of the two requests.
     pub(super) asked: Micros,
     pub(super) from: Micros,
@@ -104,10 +106,17 @@ impl<'a> Excuses<'a> {
     /// request may arrive later.
     pub(super) fn of_overlap(&self, overlap: &Overlap<'_>) -> Option<String> {
         let Overlap {
-            asked, since, to, ..
+            asked,
+            since,
+            to,
+            is_shared,
+            ..
         } = *overlap;
         self.find(|fault, excuse| {
-            let granted_until = self.granted_until(fault, excuse);
+            let mut granted_until = self.granted_until(fault, excuse);
+            if is_shared && *excuse == Excuse::FailedOver {
+                granted_until = granted_until.max(fault.to + self.limits.record_failover_us);
+            }
             // No documented exception lasts longer than a lease that was granted until then.
             let lease = granted_until - fault.to + self.limits.ttl_us;
             let most = match excuse {

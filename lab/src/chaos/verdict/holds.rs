@@ -1,4 +1,4 @@
-//! Checks the promises about holds: exclusion, notices of loss, and tickets.
+//! Checks the promises about holds: exclusion by modes, notices of loss, and tickets.
 //!
 //! The verdict counts a guard as valid from the first `is_valid()` that returned `true` until the
 //! last call of `is_valid()` that returned `true`. The guard was valid in between as well, because
@@ -12,7 +12,9 @@ use super::{
     judge::{Limits, Promise, Violation},
     processes::{Stalls, last_events},
 };
-use crate::chaos::history::{CallKind, Event, HistoryEntry, HoldEnd, HoldNumber, Micros, NO_TOKEN};
+use crate::chaos::history::{
+    CallKind, Event, HistoryEntry, HoldEnd, HoldMode, HoldNumber, Micros, NO_TOKEN,
+};
 
 /// One guard, from its grant to its end.
 #[derive(Clone, Debug)]
@@ -21,6 +23,7 @@ pub(crate) struct Hold {
     pub(crate) name: String,
     number: HoldNumber,
     token: u64,
+    mode: HoldMode,
     /// Time of the first request for the lock, also if a ticket passed the lock to this guard. The
     /// store granted the lock after that time, and before the first process knew.
     asked: Micros,
@@ -34,11 +37,27 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// Names the process and the token, for the text of a violation.
+    /// Names the process, what it may do, and the token, for the text of a violation.
     fn label(&self) -> String {
+        let who = match &self.mode {
+            HoldMode::Alone => format!("process {}", self.worker),
+            HoldMode::Writes => format!("a writer of process {}", self.worker),
+            HoldMode::Reads => format!("a reader of process {}", self.worker),
+            HoldMode::Permits { indices, .. } => {
+                format!("permits {indices:?} of process {}", self.worker)
+            }
+        };
         match self.token {
-            NO_TOKEN => format!("process {}", self.worker),
-            token => format!("process {} with token {token}", self.worker),
+            NO_TOKEN => who,
+            token => format!("{who} with token {token}"),
+        }
+    }
+
+    /// Identifies the lease. Holders that share a lock may share a token.
+    const fn lease(&self) -> Lease {
+        match self.mode {
+            HoldMode::Alone => Lease::of_hold(self.worker, self.number, self.token),
+            _ => Lease::Hold(self.worker, self.number),
         }
     }
 }
@@ -57,6 +76,7 @@ pub(super) fn collect_holds(history: &[HistoryEntry]) -> BTreeMap<String, Vec<Ho
                 asked,
                 at,
                 resumed,
+                mode,
             } => {
                 let first_asked = *first_requests.entry((name, *token)).or_insert(*asked);
                 let granted = Hold {
@@ -64,6 +84,7 @@ pub(super) fn collect_holds(history: &[HistoryEntry]) -> BTreeMap<String, Vec<Ho
                     name: name.clone(),
                     number: *hold,
                     token: *token,
+                    mode: mode.clone(),
                     asked: resumed.map_or(*asked, |_| first_asked),
                     valid: None,
                     deadline: *at,
@@ -116,8 +137,8 @@ pub(super) fn collect_holds(history: &[HistoryEntry]) -> BTreeMap<String, Vec<Ho
     by_name
 }
 
-/// Finds every pair of guards of one name that were valid at one instant. Also returns the longest
-/// time for which a guard was valid beside newer ones.
+/// Finds every pair of guards of one name that exclude each other and were valid at one instant.
+/// Also returns the longest time for which a guard was valid beside newer ones.
 pub(super) fn overlapping(
     holds: &BTreeMap<String, Vec<Hold>>,
     excuses: &Excuses<'_>,
@@ -134,6 +155,9 @@ pub(super) fn overlapping(
             };
             open.retain(|(_, until)| *until > first);
             for (other, until) in &open {
+                if !other.mode.excludes(&hold.mode) {
+                    continue;
+                }
                 // The answer to the older request may arrive later, so the token decides.
                 let (older, newer) = match other.token <= hold.token {
                     true => (*other, hold),
@@ -141,8 +165,9 @@ pub(super) fn overlapping(
                 };
                 let overlap = Overlap {
                     lock: &hold.name,
-                    older: Lease::of_hold(older.worker, older.number, older.token),
+                    older: older.lease(),
                     worker: older.worker,
+                    is_shared: older.mode.is_shared(),
                     asked: older.asked.min(newer.asked),
                     from: first,
                     // The last call of a guard that was asked once began before its answer.
@@ -178,6 +203,30 @@ pub(super) fn overlapping(
         });
     }
     (found, longest)
+}
+
+/// Finds holders of permits that their semaphore does not have. Two holders of one permit exclude
+/// each other, so all valid permits together are no more than the semaphore has.
+pub(super) fn foreign_permits(history: &[HistoryEntry]) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for HistoryEntry { worker, event } in history {
+        if let Event::Granted {
+            name,
+            at,
+            mode: HoldMode::Permits { indices, of },
+            ..
+        } = event
+            && (indices.is_empty() || indices.iter().any(|index| index >= of))
+        {
+            found.push(Violation {
+                promise: Promise::Exclusion,
+                at: *at,
+                detail: format!("{name:?}: process {worker} got permits {indices:?} of {of}"),
+                excused_by: None,
+            });
+        }
+    }
+    found
 }
 
 /// Finds losses that were reported too late, and losses that were never reported although the

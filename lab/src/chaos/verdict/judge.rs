@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
-use super::{excuses::Excuses, holds, processes, recipes, records, tokens, waiters};
+use super::{excuses::Excuses, holds, order, processes, recipes, records, tokens, waiters};
 use crate::chaos::history::{Event, FencedAnswer, HistoryEntry, InjectedFault, Micros};
 
 /// Judges a whole run.
@@ -46,13 +46,16 @@ pub(crate) fn judge(history: &[HistoryEntry], limits: Limits) -> Verdict {
     verdict.undecided_records = undecided;
     verdict.violations = overlaps
         .into_iter()
+        .chain(holds::foreign_permits(history))
         .chain(tokens::check(history))
+        .chain(tokens::interrupted_downgrades(history, &excuses))
         .chain(lost_updates(history))
         .chain(holds::late_notices(history, &holds, &stalls, limits))
         .chain(holds::reused_tickets(history, &excuses))
         .chain(waiters::overdue_calls(history, &stalls))
         .chain(unlinear)
         .chain(waiters::wrong_serving_order(history))
+        .chain(order::passed_waiters(history, &excuses, &stalls))
         .chain(waiters::broken_minimum_holds(history, &excuses))
         .chain(recipes::check(history, &excuses, &stalls, limits))
         .chain(processes::check(history))
@@ -167,7 +170,7 @@ impl Verdict {
 #[derive(Clone, Copy, Debug, Deserialize, Eq, Ord, PartialEq, PartialOrd, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Promise {
-    /// Two guards of one name were valid at one instant.
+    /// Two guards of one name that exclude each other were valid at one instant.
     Exclusion,
     /// A later holder did not have a higher token.
     TokensRise,
@@ -201,6 +204,10 @@ pub(crate) enum Promise {
     CountersAddUp,
     /// A gate accepted an earlier holder after a later one.
     GateHolds,
+    /// Somebody who came later was served before a caller that waited in the order of arrival.
+    InOrder,
+    /// Another writer held a lock while a writer became a reader.
+    NoWriterBetween,
 }
 
 impl fmt::Display for Promise {
@@ -223,6 +230,8 @@ impl fmt::Display for Promise {
             Self::OncePerKey => "an effect happens once per key",
             Self::CountersAddUp => "counters add up",
             Self::GateHolds => "a gate lets no earlier holder through",
+            Self::InOrder => "processes are served in the order of arrival",
+            Self::NoWriterBetween => "no writer gets between a writer and its reader",
         })
     }
 }

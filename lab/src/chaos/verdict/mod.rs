@@ -7,6 +7,7 @@
 mod excuses;
 mod holds;
 mod judge;
+mod order;
 mod processes;
 mod recipes;
 mod records;

@@ -126,6 +126,7 @@ fn leader_violations(
                 lock: election,
                 older: Lease::Token(older.term),
                 worker: older.worker,
+                is_shared: false,
                 asked: older.asked,
                 from,
                 to,

@@ -1,13 +1,14 @@
 //! For each promise: a history that breaks it, and a similar history that keeps it.
 
 mod excuses;
+mod modes;
 mod records;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::chaos::history::{
-    CallKind, Event, Excuse, FencedAnswer, HistoryEntry, HoldEnd, InjectedFault, Micros,
+    CallKind, Event, Excuse, FencedAnswer, HistoryEntry, HoldEnd, HoldMode, InjectedFault, Micros,
     RecordOperation, RecordStep, WriteOutcome,
 };
 
@@ -55,6 +56,7 @@ fn granted(token: u64, at: Micros, resumed: Option<u64>) -> Event {
         asked: at,
         at,
         resumed,
+        mode: HoldMode::Alone,
     }
 }
 
@@ -252,6 +254,7 @@ fn a_ticket_resumed_twice_is_a_violation() {
         asked: 20,
         at: 20,
         resumed: Some(7),
+        mode: HoldMode::Alone,
     };
     assert_eq!(broken(&history), []);
     history.push(entry(3, granted(8, 40, Some(7))));

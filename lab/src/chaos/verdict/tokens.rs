@@ -1,4 +1,5 @@
-//! Checks fencing tokens: each grant has a higher token than all earlier grants.
+//! Checks fencing tokens: each grant has a higher token than all earlier grants, and no writer has
+//! a token between those of a writer and of the reader that it became.
 //!
 //! The times between losses of the store's data.
 //!
@@ -12,7 +13,7 @@ use super::{
     excuses::Excuses,
     judge::{Promise, Violation},
 };
-use crate::chaos::history::{Event, Excuse, HistoryEntry, Micros, NO_TOKEN};
+use crate::chaos::history::{Event, Excuse, HistoryEntry, HoldMode, HoldNumber, Micros, NO_TOKEN};
 
 /// A grant to a process.
 struct TokenGrant<'a> {
@@ -78,6 +79,67 @@ pub(super) fn check(history: &[HistoryEntry]) -> Vec<Violation> {
                     excused_by: None,
                 });
             }
+        }
+    }
+    found
+}
+
+/// Finds writers whose tokens show that they held a lock while another writer became a reader. The
+/// tokens of a shared lock form one rising sequence, so they show it also after the lock changed
+/// hands between two observations.
+pub(super) fn interrupted_downgrades(
+    history: &[HistoryEntry],
+    excuses: &Excuses<'_>,
+) -> Vec<Violation> {
+    let mut grants: BTreeMap<(u32, HoldNumber), TokenGrant<'_>> = BTreeMap::new();
+    let mut writers: BTreeMap<&str, Vec<(u64, u32)>> = BTreeMap::new();
+    let mut downgrades = Vec::new();
+    for HistoryEntry { worker, event } in history {
+        match event {
+            Event::Granted {
+                hold,
+                name,
+                token,
+                asked,
+                at,
+                mode,
+                ..
+            } => {
+                let grant = TokenGrant {
+                    worker: *worker,
+                    token: *token,
+                    asked: *asked,
+                    at: *at,
+                    resumed: false,
+                    name,
+                };
+                grants.insert((*worker, *hold), grant);
+                if *mode == HoldMode::Writes {
+                    writers.entry(name).or_default().push((*token, *worker));
+                }
+            }
+            Event::Downgraded { from, to } => downgrades.push(((*worker, *from), (*worker, *to))),
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    for (from, to) in downgrades {
+        let (Some(writer), Some(reader)) = (grants.get(&from), grants.get(&to)) else {
+            continue;
+        };
+        let between = writer.token + 1..reader.token;
+        let mut others = writers.get(writer.name).into_iter().flatten();
+        if let Some((token, other)) = others.find(|(token, _)| between.contains(token)) {
+            found.push(Violation {
+                promise: Promise::NoWriterBetween,
+                at: reader.at,
+                detail: format!(
+                    "{:?}: process {other} wrote with token {token} while the writer of process \
+                     {} with token {} became a reader with token {}",
+                    writer.name, writer.worker, writer.token, reader.token
+                ),
+                excused_by: excuses.of_lost_lock(writer.asked, reader.at),
+            });
         }
     }
     found

@@ -47,6 +47,7 @@ struct KeptLock<'a> {
     worker: u32,
     name: &'a str,
     asked: Micros,
+    granted: Micros,
     /// The first `is_valid()` that returned `true`.
     valid: Option<Micros>,
     until: Option<Micros>,
@@ -64,13 +65,18 @@ pub(super) fn broken_minimum_holds(
     let mut holds: BTreeMap<(u32, HoldNumber), KeptLock<'_>> = BTreeMap::new();
     for HistoryEntry { worker, event } in history {
         if let Event::Granted {
-            hold, name, asked, ..
+            hold,
+            name,
+            asked,
+            at,
+            ..
         } = event
         {
             let granted = KeptLock {
                 worker: *worker,
                 name,
                 asked: *asked,
+                granted: *at,
                 valid: None,
                 until: None,
                 released: None,
@@ -110,8 +116,11 @@ pub(super) fn broken_minimum_holds(
         if deadline < until {
             continue;
         }
-        let next = by_name[kept.name].iter().filter_map(|it| it.valid);
-        let Some(early) = next.filter(|at| released < *at && *at < until).min() else {
+        // Somebody who got the lock before the release held it together with this holder. The check
+        // of exclusion judges that.
+        let next = by_name[kept.name].iter().filter(|it| released < it.granted);
+        let next = next.filter_map(|it| it.valid);
+        let Some(early) = next.filter(|at| *at < until).min() else {
             continue;
         };
         found.push(Violation {
@@ -195,7 +204,7 @@ pub(super) fn overdue_calls(history: &[HistoryEntry], stalls: &Stalls) -> Vec<Vi
 mod tests {
     use super::*;
     use crate::chaos::{
-        history::{Excuse, InjectedFault},
+        history::{Excuse, HoldMode, InjectedFault},
         verdict::Limits,
     };
 
@@ -229,6 +238,7 @@ mod tests {
             asked: at,
             at,
             resumed: None,
+            mode: HoldMode::Alone,
         };
         let valid = |hold, at| Event::Valid {
             hold,

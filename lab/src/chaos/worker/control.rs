@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use super::referee_client::{HistoryWriter, RefereeClient};
 use crate::chaos::{
     controls::{self, Control, ControlHold, ControlLock},
-    history::{CallKind, CallResult, Event, HoldEnd, HoldNumber, NO_TOKEN, now},
+    history::{CallKind, CallResult, Event, HoldEnd, HoldMode, HoldNumber, NO_TOKEN, now},
     worker_settings::{EXTRA_WAIT, RELEASE_BOUND, WorkerSettings},
 };
 
@@ -86,6 +86,7 @@ impl ControlTask {
             asked,
             at: now(),
             resumed: None,
+            mode: HoldMode::Alone,
         });
         self.hold_lock(hold, &name, held).await
     }

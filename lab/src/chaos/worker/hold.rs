@@ -3,10 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
-use distlock::{Clock as _, Ended, Guard, LockWatch, SystemClock};
+use distlock::{Clock as _, Ended, Guard, SystemClock};
 use tokio::{task::JoinHandle, time::timeout};
 
-use super::task::WorkerTask;
+use super::task::{HoldWatch, WorkerTask};
 use crate::chaos::{
     history::{CallKind, CallResult, Event, HoldEnd, HoldNumber, micros_since_boot, now},
     worker_settings::{LATEST_NOTICE, RELEASE_BOUND},
@@ -16,15 +16,7 @@ impl WorkerTask {
     /// Uses a lock for a while, and ends the hold in one of many ways.
     pub(super) async fn hold_lock(&mut self, hold: HoldNumber, guard: Guard) -> Result<()> {
         let mut loss_watch = self.spawn_loss_watch(hold, guard.watch());
-        let longest = self.settings.longest_ttl();
-        let hold_time = match self.rng.u32(..20) {
-            0..14 => longest / 30,
-            14..17 => longest,
-            // Some holds last longer than a store needs to grant the lock to somebody else.
-            17..19 => longest * 3,
-            // A few holds last longer than a server needs to notice its replacement.
-            _ => Duration::from_millis(self.settings.hold_ms),
-        };
+        let hold_time = self.draw_hold_time();
         let until = SystemClock.now() + hold_time.mul_f32(self.rng.f32());
         let mut valid = self.check_validity(hold, &guard.watch());
         if self.rng.u32(..6) == 0 {
@@ -59,6 +51,19 @@ impl WorkerTask {
             return Ok(());
         }
         self.give_up(hold, guard).await
+    }
+
+    /// Draws the longest time of a hold.
+    pub(super) fn draw_hold_time(&mut self) -> Duration {
+        let longest = self.settings.longest_ttl();
+        match self.rng.u32(..20) {
+            0..14 => longest / 30,
+            14..17 => longest,
+            // Some holds last longer than a store needs to grant the lock to somebody else.
+            17..19 => longest * 3,
+            // A few holds last longer than a server needs to notice its replacement.
+            _ => Duration::from_millis(self.settings.hold_ms),
+        }
     }
 
     /// Writes to both registers once, and ends the hold.
@@ -110,18 +115,34 @@ impl WorkerTask {
         Ok(())
     }
 
-    /// Reads both registers, and writes them if the lock is still held. Returns whether the lock
-    /// was held.
-    async fn update_registers(&mut self, hold: HoldNumber, guard: &Guard) -> Result<bool> {
+    /// Reads both registers of the lock, and writes them if the lock is still held. Returns whether
+    /// the lock was held.
+    pub(super) async fn update_registers(
+        &mut self,
+        hold: HoldNumber,
+        guard: &Guard,
+    ) -> Result<bool> {
         let (name, token) = (guard.name().to_string(), guard.token().get());
-        if !self.check_validity(hold, &guard.watch()) {
+        self.update_registers_of(name, token, hold, &guard.watch())
+            .await
+    }
+
+    /// As [`update_registers`](Self::update_registers), for the registers of this name.
+    pub(super) async fn update_registers_of(
+        &mut self,
+        name: String,
+        token: u64,
+        hold: HoldNumber,
+        watch: &impl HoldWatch,
+    ) -> Result<bool> {
+        if !self.check_validity(hold, watch) {
             return Ok(false);
         }
         let seen = self.referee.read(name.clone(), token).await?;
         if self.rng.u32(..4) == 0 {
             self.pause().await;
         }
-        if !self.check_validity(hold, &guard.watch()) {
+        if !self.check_validity(hold, watch) {
             return Ok(false);
         }
         self.referee.write(name, token, seen).await?;
@@ -129,7 +150,11 @@ impl WorkerTask {
     }
 
     /// Starts a task that only waits for a loss. The task never calls `is_valid()`.
-    fn spawn_loss_watch(&self, hold: HoldNumber, watch: LockWatch) -> JoinHandle<()> {
+    pub(super) fn spawn_loss_watch(
+        &self,
+        hold: HoldNumber,
+        watch: impl HoldWatch,
+    ) -> JoinHandle<()> {
         let history = Arc::clone(&self.history);
         tokio::spawn(async move {
             if let Ended::Lost(reason) = watch.ended().await {
@@ -144,7 +169,7 @@ impl WorkerTask {
     }
 
     /// Blocks this thread of the runtime, like a long calculation.
-    fn block_runtime(&mut self) {
+    pub(super) fn block_runtime(&mut self) {
         let longest = Duration::min(self.settings.longest_ttl() * 2, Duration::from_secs(2));
         let time = longest.mul_f32(self.rng.f32());
         self.history.block_this_thread(time);

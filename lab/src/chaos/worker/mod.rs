@@ -2,6 +2,7 @@
 //! judge its own observations.
 
 mod control;
+mod fair;
 mod hold;
 mod local_queue;
 mod locks;
@@ -11,6 +12,7 @@ mod records;
 mod referee_client;
 mod run;
 mod scopes;
+mod shared;
 mod task;
 
 pub(crate) use self::{process::run, run::leftovers};

@@ -16,6 +16,7 @@ use super::{
     control,
     referee_client::{HistoryWriter, RefereeClient},
     run::leftovers,
+    shared::SharedLocks,
     task::WorkerTask,
 };
 use crate::chaos::{
@@ -49,7 +50,9 @@ async fn work(settings: Arc<WorkerSettings>) -> Result<()> {
     }
     let mut stores = Vec::new();
     for _ in 0..settings.clients {
-        stores.push(open_store(&settings).await);
+        let store = open_store(&settings).await;
+        let shared_locks = SharedLocks::new(&store)?;
+        stores.push((store, shared_locks));
     }
     history.record(Event::Started {
         pid: std::process::id(),
@@ -57,8 +60,8 @@ async fn work(settings: Arc<WorkerSettings>) -> Result<()> {
     let (stop, stopped) = watch::channel(false);
     let mut tasks = JoinSet::new();
     let mut rng = Rng::with_seed(settings.seed);
-    for (number, store) in (0..settings.tasks).flat_map(|at| stores.iter().map(move |it| (at, it)))
-    {
+    let clients = (0..settings.tasks).flat_map(|at| stores.iter().map(move |it| (at, it)));
+    for (number, (store, shared_locks)) in clients {
         let referee = RefereeClient::connect(&settings.socket, settings.worker).await?;
         let task = WorkerTask {
             settings: Arc::clone(&settings),
@@ -67,6 +70,7 @@ async fn work(settings: Arc<WorkerSettings>) -> Result<()> {
             locker: store.locker(),
             store: store.clone(),
             records: store.records(),
+            shared_locks: shared_locks.clone(),
             rng: rng.fork(),
             number,
             is_brief: number < settings.brief_tasks,
@@ -84,7 +88,7 @@ async fn work(settings: Arc<WorkerSettings>) -> Result<()> {
     while let Some(ended) = tasks.join_next().await {
         ended??;
     }
-    for store in &stores {
+    for (store, _) in &stores {
         if settings.checks_leftovers {
             let locker = store.locker();
             for (name, holder) in leftovers(&locker, settings.longest_ttl()).await {
@@ -92,7 +96,7 @@ async fn work(settings: Arc<WorkerSettings>) -> Result<()> {
             }
         }
     }
-    for store in stores {
+    for (store, _) in stores {
         let closing = history.begin_call(CallKind::Close, READ_BOUND);
         store.close().await;
         closing.finish(CallResult::Done);

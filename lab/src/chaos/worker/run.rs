@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use distlock::{Clock as _, Locker, SystemClock};
+use distlock::{Clock as _, Locker, Released, SystemClock};
 
 use super::task::WorkerTask;
 use crate::chaos::{
@@ -29,6 +29,8 @@ impl WorkerTask {
                 (Workload::Records, _) => self.use_record().await,
                 (Workload::LocalQueues, _) => self.wait_in_local_queue().await?,
                 (Workload::Recipes, _) => self.use_recipe().await?,
+                (Workload::SharedLocks, _) => self.use_shared_lock().await?,
+                (Workload::FairWaiters, _) => self.wait_in_order().await?,
             }
         }
         self.answer_roll_call().await;
@@ -78,19 +80,41 @@ impl WorkerTask {
                 .begin_call(CallKind::Acquire, within + EXTRA_WAIT);
             let guard = lock.acquire().await;
             call.finish_with(&guard);
-            let problem = match guard {
-                Ok(guard) => {
-                    let released = guard.release().await;
-                    (!released.is_clean()).then(|| format!("{name:?}: {released:?}"))
-                }
-                Err(error) => Some(error.to_string()),
+            let released = match guard {
+                Ok(guard) => Ok(guard.release().await),
+                Err(error) => Err(error),
             };
-            self.history.record(Event::RollCall {
-                at: now(),
-                task: self.number,
-                problem,
-            });
+            self.record_roll_call(&name, released);
         }
+        // One task of each client is enough: it needs the lock alone, and all permits.
+        if self.number != 0 || !self.settings.workloads.contains(&Workload::SharedLocks) {
+            return;
+        }
+        for (name, all) in self.shared_locks.alone() {
+            let call = self
+                .history
+                .begin_call(CallKind::Acquire, within + EXTRA_WAIT);
+            let guard = all.ttl(ROLL_CALL_TTL).wait(within).acquire().await;
+            call.finish_with(&guard);
+            let released = match guard {
+                Ok(guard) => Ok(guard.release().await),
+                Err(error) => Err(error),
+            };
+            self.record_roll_call(&name, released);
+        }
+    }
+
+    /// Records whether a lock was acquired, and released as it should be.
+    fn record_roll_call(&self, name: &str, released: distlock::Result<Released>) {
+        let problem = match released {
+            Ok(released) => (!released.is_clean()).then(|| format!("{name:?}: {released:?}")),
+            Err(error) => Some(error.to_string()),
+        };
+        self.history.record(Event::RollCall {
+            at: now(),
+            task: self.number,
+            problem,
+        });
     }
 }
 

@@ -9,7 +9,7 @@ use super::{
     task::{DrawnOptions, WorkerTask},
 };
 use crate::chaos::{
-    history::{CallKind, CallResult, Event, HoldEnd, HoldNumber, micros_since_boot, now},
+    history::{CallKind, CallResult, Event, HoldEnd, HoldMode, HoldNumber, micros_since_boot, now},
     worker_settings::{EXTRA_WAIT, RELEASE_BOUND},
 };
 
@@ -39,6 +39,7 @@ impl WorkerTask {
                 asked,
                 at: now(),
                 resumed: None,
+                mode: HoldMode::Alone,
             });
             if min_hold_us > 0 {
                 let until = asked + min_hold_us;

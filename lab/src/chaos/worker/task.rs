@@ -1,14 +1,20 @@
 //! One task of a worker: its connections, and the steps that all uses of locks share.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
-use distlock::{Clock as _, Guard, LockBuilder, LockWatch, Locker, Records, Store, SystemClock};
+use distlock::{
+    Clock as _, Ended, Guard, LockBuilder, LockWatch, Locker, Moment, Records, Store, SystemClock,
+};
+use distlock_recipes::shared::SharedWatch;
 use fastrand::Rng;
 use tokio::sync::watch;
 
-use super::referee_client::{HistoryWriter, RefereeClient};
+use super::{
+    referee_client::{HistoryWriter, RefereeClient},
+    shared::SharedLocks,
+};
 use crate::chaos::{
-    history::{Event, HoldEnd, HoldNumber, Micros, micros_since_boot, now},
+    history::{Event, HoldEnd, HoldMode, HoldNumber, Micros, micros_since_boot, now},
     worker_settings::WorkerSettings,
 };
 
@@ -20,11 +26,47 @@ pub(super) struct WorkerTask {
     pub(super) locker: Locker,
     pub(super) store: Store,
     pub(super) records: Arc<dyn Records>,
+    pub(super) shared_locks: SharedLocks,
     pub(super) rng: Rng,
     pub(super) number: u32,
     pub(super) is_brief: bool,
     /// Becomes true when the faults have ended.
     pub(super) stop: watch::Receiver<bool>,
+}
+
+/// The watch of a guard, exclusive or shared.
+pub(super) trait HoldWatch: Send + Sync + 'static {
+    fn is_valid(&self) -> bool;
+    fn deadline(&self) -> Moment;
+    fn ended(&self) -> impl Future<Output = Ended> + Send;
+}
+
+impl HoldWatch for LockWatch {
+    fn is_valid(&self) -> bool {
+        Self::is_valid(self)
+    }
+
+    fn deadline(&self) -> Moment {
+        Self::deadline(self)
+    }
+
+    fn ended(&self) -> impl Future<Output = Ended> + Send {
+        Self::ended(self)
+    }
+}
+
+impl HoldWatch for SharedWatch {
+    fn is_valid(&self) -> bool {
+        Self::is_valid(self)
+    }
+
+    fn deadline(&self) -> Moment {
+        Self::deadline(self)
+    }
+
+    fn ended(&self) -> impl Future<Output = Ended> + Send {
+        Self::ended(self)
+    }
 }
 
 /// A lock builder with random options.
@@ -115,12 +157,31 @@ impl WorkerTask {
             asked,
             at: now(),
             resumed,
+            mode: HoldMode::Alone,
         });
         hold
     }
 
+    /// Records the end of a wait in the order of arrival. `passes_for` is the documented time for
+    /// which somebody who comes later may pass the first that waits.
+    pub(super) fn record_wait(
+        &self,
+        name: &str,
+        asked: Micros,
+        hold: Option<HoldNumber>,
+        passes_for: Duration,
+    ) {
+        self.history.record(Event::Waited {
+            name: name.to_owned(),
+            asked,
+            at: now(),
+            hold,
+            passed_us: u64::try_from(passes_for.as_micros()).unwrap_or_default(),
+        });
+    }
+
     /// Calls `is_valid()`, and records a positive answer.
-    pub(super) fn check_validity(&self, hold: HoldNumber, watch: &LockWatch) -> bool {
+    pub(super) fn check_validity(&self, hold: HoldNumber, watch: &impl HoldWatch) -> bool {
         let from = now();
         let valid = watch.is_valid();
         let to = now();
@@ -136,7 +197,7 @@ impl WorkerTask {
     }
 
     /// Records the end of a hold.
-    pub(super) fn record_end(&self, hold: HoldNumber, watch: &LockWatch, how: HoldEnd) {
+    pub(super) fn record_end(&self, hold: HoldNumber, watch: &impl HoldWatch, how: HoldEnd) {
         self.history.record(Event::Ended {
             hold,
             at: now(),

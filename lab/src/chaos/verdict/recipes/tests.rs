@@ -1,7 +1,7 @@
 //! For each recipe: histories that break its promise, and similar histories that keep its promise.
 
 use super::*;
-use crate::chaos::history::{Excuse, InjectedFault};
+use crate::chaos::history::{Excuse, HoldMode, InjectedFault};
 
 const TTL: Micros = 1_000;
 
@@ -39,6 +39,7 @@ fn judged_with(
             asked: 0,
             at: 0,
             resumed: None,
+            mode: HoldMode::Alone,
         },
     });
     let stalls = Stalls::of_history(&history);
