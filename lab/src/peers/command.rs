@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
 use super::{
-    echo, hand_over, idle, memory,
+    echo, hand_over, idle, memory, modes,
     options::{HandOverArgs, HeldArgs, Measure, Peer},
     quorum, redis, server, sql, sqlite,
     target::{self, Target},
@@ -34,6 +34,8 @@ Examples:
   distlock-lab peers redis --workload independent --concurrency 256
   distlock-lab peers redis --link 0.00025
   distlock-lab peers postgres --processes 4
+  distlock-lab peers redis --modes --workload contended --hold 0.005
+  distlock-lab peers sqlite --processes 4 --tasks 16 --mode read --hold 0.005
   distlock-lab peers quorum --members 5
   distlock-lab peers server --workload independent --concurrency 256
   distlock-lab peers held --names 1000000
@@ -52,6 +54,10 @@ pub(crate) fn run(options: PeersOptions) -> anyhow::Result<()> {
             if let Some(contention) = args.between.contention() {
                 let url = format!("sqlite:{}", path.join("passed-on.db").display());
                 return measure.print_hand_overs(&url, contention);
+            }
+            if args.between.modes {
+                let url = format!("sqlite:{}", path.join("modes.db").display());
+                return measure.print_modes(&args.between, &url);
             }
             let run = sqlite::run(workload, options, args.pool, path);
             measure.print(&measure.runtime()?.block_on(run)?)?;
@@ -108,6 +114,10 @@ pub(crate) fn run(options: PeersOptions) -> anyhow::Result<()> {
             if let Some(contention) = args.between.contention() {
                 let server = server::start()?;
                 return measure.print_hand_overs(&server.url(), contention);
+            }
+            if args.between.modes {
+                let server = server::start()?;
+                return measure.print_modes(&args.between, &server.url());
             }
             let run = server::run(measure.workload, measure.options(args.between.hold));
             measure.print(&measure.runtime()?.block_on(run)?)?;
@@ -166,6 +176,9 @@ impl Measure {
         if let Some(contention) = between.contention() {
             return self.print_hand_overs(target.url(), contention);
         }
+        if between.modes {
+            return self.print_modes(between, target.url());
+        }
         let run = run(self.workload, self.options(between.hold), target.url());
         Ok(self.print(&self.runtime()?.block_on(run)?)?)
     }
@@ -180,6 +193,12 @@ impl Measure {
             print!("{passing}");
         }
         Ok(())
+    }
+
+    /// Runs the workload in all modes of one store, and prints the report.
+    fn print_modes(&self, between: &HandOverArgs, url: &str) -> anyhow::Result<()> {
+        let run = modes::run(self.workload, self.options(between.hold), url);
+        Ok(self.print(&self.runtime()?.block_on(run)?)?)
     }
 
     fn print(&self, report: &Report) -> serde_json::Result<()> {

@@ -11,7 +11,8 @@
 //! | `quorum` | quorums beside one Redis server |
 //! | `server`, `echo` | the lock server beside Redis, and empty calls by gRPC |
 //! | `floor` | the lower bound in SQL: one durable `UPDATE` |
-//! | `hand_over` | several processes that pass one lock on |
+//! | `modes` | writers, readers and permits beside the exclusive lock |
+//! | `hand_over` | several processes that pass one lock on, or share it |
 //! | `waiting`, `idle` | the cost of waiters: statements of SQLite, and a lock server |
 //! | `target` | the server, and a link to the server that delays all bytes |
 #![expect(
@@ -25,6 +26,7 @@ mod floor;
 mod hand_over;
 mod idle;
 mod memory;
+mod modes;
 mod options;
 mod plain;
 mod quorum;

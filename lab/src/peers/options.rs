@@ -251,6 +251,12 @@ pub(super) struct HandOverArgs {
     /// changes.
     #[arg(long, requires = "processes", conflicts_with = "hold")]
     pub(super) idle: bool,
+    /// How the processes take the lock.
+    #[arg(long, requires = "processes", value_enum, default_value_t = hand_over::Mode::Exclusive)]
+    pub(super) mode: hand_over::Mode,
+    /// Instead of the plain way, measures writers, readers and permits beside the exclusive lock.
+    #[arg(long, conflicts_with = "processes")]
+    pub(super) modes: bool,
 }
 
 #[derive(Debug, Args)]
@@ -299,6 +305,7 @@ impl HandOverArgs {
             processes,
             tasks,
             hold: if self.idle { Duration::MAX } else { self.hold },
+            mode: self.mode,
         })
     }
 }

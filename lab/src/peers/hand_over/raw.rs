@@ -1,8 +1,8 @@
-//! Connections for a run: distlock's backend, and a connection for the server's smallest request.
+//! Connections for a run: distlock's store, and a connection for the server's smallest request.
 
 use std::{path::Path, sync::Arc};
 
-use distlock_core::{DistLock, SystemClock};
+use distlock_core::{Store, SystemClock};
 use distlock_sql::{MySql, Postgres, Product, ServerConfig};
 use distlock_wire::v1::{CheckHealth, lock_service_client::LockServiceClient};
 use sqlx::{Connection as _, MySqlConnection, PgConnection, SqliteConnection};
@@ -15,27 +15,35 @@ use crate::peers::{
     redis, server, sqlite, zookeeper,
 };
 
-/// Opens distlock's backend for a URL.
-pub(super) async fn open_backend(url: &str) -> anyhow::Result<Arc<dyn DistLock>> {
+/// Opens distlock's store for a URL.
+pub(in crate::peers) async fn open_store(url: &str) -> anyhow::Result<Store> {
     if let Some(servers) = zookeeper::servers_in_url(url) {
-        return Ok(zookeeper::open(servers).await?.lock());
+        let store = zookeeper::open(servers).await?;
+        return Ok(Store::new(store.lock(), store.records()));
     }
     if url.starts_with("distlock:") {
-        return Ok(distlock::open(url).await?.backend());
+        return Ok(distlock::open(url).await?);
     }
     let clock = Arc::new(SystemClock);
     if let Some(file) = url.strip_prefix("sqlite:") {
-        return Ok(sqlite::open(Path::new(file)).await?.lock());
+        let store = sqlite::open(Path::new(file)).await?;
+        return Ok(Store::new(store.lock(), store.records()));
     }
-    Ok(match Product::of(scheme(url)) {
-        None => redis::open(url).await?.lock(),
-        Some(Product::Postgres) => Postgres::open(ServerConfig::from_url(url)?, clock)
-            .await?
-            .lock(),
-        Some(_) => MySql::open(ServerConfig::from_url(url)?, clock)
-            .await?
-            .lock(),
-    })
+    let (lock, records) = match Product::of(scheme(url)) {
+        None => {
+            let store = redis::open(url).await?;
+            (store.lock(), store.records())
+        }
+        Some(Product::Postgres) => {
+            let store = Postgres::open(ServerConfig::from_url(url)?, clock).await?;
+            (store.lock(), store.records())
+        }
+        Some(_) => {
+            let store = MySql::open(ServerConfig::from_url(url)?, clock).await?;
+            (store.lock(), store.records())
+        }
+    };
+    Ok(Store::new(lock, records))
 }
 
 fn scheme(url: &str) -> &str {

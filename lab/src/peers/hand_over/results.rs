@@ -67,6 +67,12 @@ impl HandOverResults {
         self.requests as f64 / self.grants.iter().sum::<u64>() as f64
     }
 
+    /// Returns the number of grants of all processes in a second.
+    #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
+    fn grants_per_second(&self) -> f64 {
+        self.grants.iter().sum::<u64>() as f64 / self.seconds
+    }
+
     /// Returns the average number of requests of one process in a second.
     #[expect(clippy::cast_precision_loss, reason = "counts of some thousands")]
     fn requests_per_second(&self) -> f64 {
@@ -91,6 +97,7 @@ impl HandOverResults {
             "requests_a_grant": self.requests_per_grant(),
             "requests_a_second": self.requests_per_second(),
             "grants": self.grants,
+            "grants_a_second": self.grants_per_second(),
             "unfairness": self.unfairness(),
             "largest_share": self.largest_share(),
         })
@@ -102,10 +109,11 @@ impl fmt::Display for HandOverResults {
         if self.passed.count() == 0 {
             return writeln!(
                 f,
-                "{} processes for {:.1} s: one of them keeps the lock; {} requests, \
-                 {:.2} a second of each process",
+                "{} processes for {:.1} s: the lock was never passed on; {:.1} grants a second; \
+                 {} requests, {:.2} a second of each process",
                 self.grants.len(),
                 self.seconds,
+                self.grants_per_second(),
                 self.requests,
                 self.requests_per_second(),
             );

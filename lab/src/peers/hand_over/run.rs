@@ -12,8 +12,9 @@ use tokio::{
 };
 
 use super::{
-    raw::{RawConnection, open_backend},
+    raw::{RawConnection, open_store},
     results::HandOverResults,
+    worker::Mode,
 };
 
 /// Duration of the measurement of round trips, and again of the measurement of durable changes.
@@ -28,6 +29,8 @@ pub(crate) struct Contention {
     pub(crate) tasks: u32,
     /// Time that each task holds the lock.
     pub(crate) hold: Duration,
+    /// How the processes take the lock.
+    pub(crate) mode: Mode,
 }
 
 /// A time in which one process held the lock, from the grant to the start of the release. Both
@@ -47,7 +50,7 @@ pub(crate) async fn run(
 ) -> anyhow::Result<HandOverResults> {
     // The first opening creates the tables of the store. Otherwise all processes would try to
     // create the tables at once.
-    open_backend(url).await?.close().await;
+    open_store(url).await?.close().await;
     let mut raw = RawConnection::connect(url).await.context("connect")?;
     let mut trips = Latencies::new();
     let until = SystemClock.now() + MEASURING_TIME;
@@ -74,10 +77,11 @@ pub(crate) async fn run(
     while let Some(started) = starting.join_next().await {
         workers.push(started??);
     }
-    for process in &mut workers {
+    let mode = contention.mode;
+    for (at, process) in workers.iter_mut().enumerate() {
         let hold = contention.hold.min(Duration::from_secs(3600)).as_micros();
-        let tasks = contention.tasks;
-        let order = format!("{} {tasks} {hold}", time.as_millis());
+        let (tasks, own) = (contention.tasks, mode.of_process(at).key());
+        let order = format!("{} {tasks} {hold} {own}", time.as_millis());
         process.send_line(&order).await?;
     }
     let mut holds = Vec::new();
@@ -89,14 +93,7 @@ pub(crate) async fn run(
         grants.push(u64::try_from(own.len())?);
         holds.extend(own);
     }
-    holds.sort_unstable_by_key(|hold| hold.granted);
-    let mut passed = Latencies::new();
-    for pair in holds.windows(2) {
-        ensure!(pair[0].released <= pair[1].granted, "two at once: {pair:?}");
-        if pair[0].process != pair[1].process {
-            passed.record(pair[1].granted.saturating_sub(pair[0].released));
-        }
-    }
+    let passed = hand_overs(holds, mode)?;
     Ok(HandOverResults {
         trips,
         changes,
@@ -105,6 +102,35 @@ pub(crate) async fn run(
         requests,
         seconds: time.as_secs_f64(),
     })
+}
+
+/// Returns the times from the last release to the next grant in another process that needed it.
+fn hand_overs(mut holds: Vec<Hold>, mode: Mode) -> anyhow::Result<Latencies> {
+    holds.sort_unstable_by_key(|hold| hold.granted);
+    let is_shared = |hold: &Hold| mode.of_process(hold.process).is_shared();
+    let mut passed = Latencies::new();
+    // The holds that were released last, by whether the holder shared the lock.
+    let mut last: [Option<Hold>; 2] = [None; 2];
+    for hold in holds {
+        let own = usize::from(is_shared(&hold));
+        let excluded = last.iter().enumerate().filter(|(kind, _)| own + kind < 2);
+        let excluded: Vec<Hold> = excluded.filter_map(|(_, it)| *it).collect();
+        let before = excluded.iter().max_by_key(|it| it.released);
+        if let Some(before) = before {
+            ensure!(
+                before.released <= hold.granted,
+                "two at once: {before:?} {hold:?}"
+            );
+            let is_counted = mode != Mode::ReadWrite || is_shared(before);
+            if before.process != hold.process && is_counted {
+                passed.record(hold.granted.saturating_sub(before.released));
+            }
+        }
+        if last[own].is_none_or(|it| it.released < hold.released) {
+            last[own] = Some(hold);
+        }
+    }
+    Ok(passed)
 }
 
 /// One of the processes that compete for the lock, as seen by the run.

@@ -1,16 +1,20 @@
 //! One of the processes that compete for the lock.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use distlock_core::{Clock as _, ErrorKind, Locker, Moment, Released, SystemClock};
+use clap::ValueEnum;
+use distlock_core::{
+    Clock as _, ErrorKind, Guard, LockBuilder, Moment, Released, Store, SystemClock,
+};
+use distlock_recipes::shared::{RwLock, Semaphore, SharedBuilder, SharedGuard};
 use distlock_report::hold_for;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader, Lines, Stdin},
     task::JoinSet,
 };
 
-use super::raw::open_backend;
+use super::raw::open_store;
 
 const NAME: &str = "bench:passed-on";
 
@@ -22,36 +26,81 @@ const UNCOUNTED_TIME: Duration = Duration::from_secs(2);
 /// later and must not be counted.
 const EXTRA_TIME: Duration = Duration::from_millis(300);
 
+/// The number of permits.
+const CAPACITY: u32 = 1_000;
+
+/// How the processes take the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// The lock itself
+    Exclusive,
+    /// The lock itself, in the order of arrival
+    Fair,
+    /// As writers
+    Write,
+    /// As readers, which hold it together
+    Read,
+    /// One of 1,000 permits
+    Permits,
+    /// The first process as a writer, and the others as readers
+    ReadWrite,
+}
+
+impl Mode {
+    /// Returns the mode of one of the processes.
+    pub(super) const fn of_process(self, at: usize) -> Self {
+        match (self, at) {
+            (Self::ReadWrite, 0) => Self::Write,
+            (Self::ReadWrite, _) => Self::Read,
+            _ => self,
+        }
+    }
+
+    /// Tells whether a holder shares the lock with others.
+    pub(super) const fn is_shared(self) -> bool {
+        matches!(self, Self::Read | Self::Permits)
+    }
+
+    /// Returns the name of the mode on the command line.
+    pub(super) fn key(self) -> String {
+        let value = self.to_possible_value();
+        value.map_or_else(String::new, |it| it.get_name().to_owned())
+    }
+}
+
 /// The main function of one process. The process reads the server's URL from its input, connects,
-/// and prints `ready`. Then the process reads three numbers: the counted time in milliseconds, the
-/// number of tasks, and the hold time of each task in microseconds. At the end the process prints
-/// the number of its requests, and the times in which it held the lock.
+/// and prints `ready`. Then the process reads the counted time in milliseconds, the number of tasks,
+/// the hold time of each task in microseconds, and its mode. At the end the process prints the
+/// number of its requests, and the times in which it held the lock.
 pub(crate) async fn run_worker() -> anyhow::Result<()> {
     let mut input = BufReader::new(tokio::io::stdin()).lines();
     let url = next_line(&mut input).await?;
-    let backend = open_backend(&url).await?;
-    let locker = Locker::new(Arc::clone(&backend));
-    locker.ready().await?;
+    let store = open_store(&url).await?;
+    store.ready().await?;
+    let backend = store.backend();
     let sent = || {
         let sent = backend.requests_sent();
         sent.context("the store does not count its requests")
     };
     println!("ready");
     let order = next_line(&mut input).await?;
-    let order: Vec<u64> = order
+    let (numbers, mode) = order.rsplit_once(' ').context("numbers and a mode")?;
+    let numbers: Vec<u64> = numbers
         .split(' ')
         .map(str::parse)
         .collect::<Result<_, _>>()
         .context("three numbers")?;
-    let &[time, tasks, hold] = order.as_slice() else {
+    let &[time, tasks, hold] = numbers.as_slice() else {
         bail!("not three numbers: {order:?}");
     };
+    let mode = Mode::from_str(mode, false).map_err(anyhow::Error::msg)?;
+    let wanted = Wanted::new(&store, mode)?;
     let counted_from = SystemClock.now() + UNCOUNTED_TIME;
     let until = counted_from + Duration::from_millis(time);
     let mut tasks_done = JoinSet::new();
     for _ in 0..tasks {
         let hold = Duration::from_micros(hold);
-        tasks_done.spawn(acquire_repeatedly(locker.clone(), until + EXTRA_TIME, hold));
+        tasks_done.spawn(acquire_repeatedly(wanted.clone(), until + EXTRA_TIME, hold));
     }
     SystemClock.sleep(UNCOUNTED_TIME).await;
     let before = sent()?;
@@ -63,7 +112,7 @@ pub(crate) async fn run_worker() -> anyhow::Result<()> {
     }
     holds.retain(|(granted, _)| (counted_from..until).contains(granted));
     println!("{counted}");
-    locker.close().await;
+    store.close().await;
     let nanos = |moment: &Moment| moment.since_boot().as_nanos();
     for (granted, released) in &holds {
         println!("{} {}", nanos(granted), nanos(released));
@@ -71,16 +120,57 @@ pub(crate) async fn run_worker() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What each task of a process takes.
+#[derive(Clone)]
+enum Wanted {
+    Lock(LockBuilder),
+    Shared(SharedBuilder),
+}
+
+/// A held lock of any mode.
+enum Held {
+    Lock(Guard),
+    Shared(SharedGuard),
+}
+
+impl Wanted {
+    fn new(store: &Store, mode: Mode) -> distlock_core::Result<Self> {
+        Ok(match mode {
+            Mode::Exclusive => Self::Lock(store.locker().lock(NAME)),
+            Mode::Fair => Self::Lock(store.locker().lock(NAME).fair()),
+            Mode::Write => Self::Shared(RwLock::new(store, NAME)?.write()),
+            Mode::Read | Mode::ReadWrite => Self::Shared(RwLock::new(store, NAME)?.read()),
+            Mode::Permits => Self::Shared(Semaphore::new(store, NAME, CAPACITY)?.permits(1)),
+        })
+    }
+
+    async fn acquire(&self, wait: Duration) -> distlock_core::Result<Held> {
+        Ok(match self.clone() {
+            Self::Lock(lock) => Held::Lock(lock.wait(wait).acquire().await?),
+            Self::Shared(lock) => Held::Shared(lock.wait(wait).acquire().await?),
+        })
+    }
+}
+
+impl Held {
+    async fn release(self) -> Released {
+        match self {
+            Self::Lock(guard) => guard.release().await,
+            Self::Shared(guard) => guard.release().await,
+        }
+    }
+}
+
 /// Takes and releases the lock until `until`. Returns the begin and the end of each hold.
 async fn acquire_repeatedly(
-    locker: Locker,
+    wanted: Wanted,
     until: Moment,
     hold: Duration,
 ) -> anyhow::Result<Vec<(Moment, Moment)>> {
     let mut holds = Vec::new();
     while SystemClock.now() < until {
         let left = until.since(SystemClock.now());
-        let guard = match locker.lock(NAME).wait(left).acquire().await {
+        let guard = match wanted.acquire(left).await {
             Ok(guard) => guard,
             Err(error) if error.kind() == ErrorKind::Timeout => break,
             Err(error) => return Err(error.into()),
