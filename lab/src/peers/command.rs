@@ -211,24 +211,25 @@ impl Measure {
     }
 }
 
-/// Measures a server with few and with many held locks, and prints the figures.
+/// Measures a server with few and one with many held locks, and prints the figures.
 fn print_held(args: &HeldArgs) -> anyhow::Result<()> {
     let options = Options {
         concurrency: Some(args.concurrency),
         duration: args.seconds,
-        rounds: 1,
+        rounds: 12,
+        warmup: Duration::from_millis(50),
         ..Options::default()
     };
     let counts = [10, args.names];
-    let run = server::run_held(counts[0], counts[1], &options);
-    for (held, (bytes, report)) in counts.into_iter().zip(Runtime::new()?.block_on(run)?) {
-        if args.json {
-            let figures = serde_json::json!({"held": held, "resident": bytes, "report": report});
-            println!("{figures}");
-        } else {
+    let (resident, report) = Runtime::new()?.block_on(server::run_held(counts, &options))?;
+    if args.json {
+        let figures = serde_json::json!({"held": counts, "resident": resident, "report": report});
+        println!("{figures}");
+    } else {
+        for (held, bytes) in counts.into_iter().zip(resident) {
             println!("{held} held locks: {} MB", bytes / 1_000_000);
-            print!("{report}");
         }
+        print!("{report}");
     }
     Ok(())
 }

@@ -198,7 +198,7 @@ pub(super) struct HeldArgs {
     /// Concurrent callers beside them.
     #[arg(long, default_value_t = 64)]
     pub(super) concurrency: u32,
-    /// Measured time beside 10 held locks, and beside all of them.
+    /// Measured time of each server: one with 10 held locks, and one with all of them.
     #[arg(long, default_value = "5", value_parser = parse_seconds)]
     pub(super) seconds: Duration,
     /// Prints the figures as JSON.

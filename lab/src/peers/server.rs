@@ -119,34 +119,28 @@ impl Subject for Unary {
     }
 }
 
-/// Holds few locks and then many in the memory of a server, with names of 32 bytes. Returns the
-/// memory of the server, and the report of cycles beside the held locks, for both.
+/// Measures cycles beside few and beside many held locks, with names of 32 bytes, in turns on two
+/// servers. The memory of both is that before the cycles.
 pub(super) async fn run_held(
-    few: u32,
-    many: u32,
+    counts: [u32; 2],
     options: &Options,
-) -> anyhow::Result<[(u64, Report); 2]> {
-    let server = start()?;
-    let store = distlock::open(&*server.url()).await?;
-    let lock = store.backend();
-    hold(&*lock, 0..few).await?;
-    let first = cycles(&server, &lock, options).await?;
-    hold(&*lock, few..many).await?;
-    let second = cycles(&server, &lock, options).await?;
-    Ok([first, second])
-}
-
-async fn cycles(
-    server: &LockServer,
-    lock: &Arc<dyn DistLock>,
-    options: &Options,
-) -> anyhow::Result<(u64, Report)> {
-    let subject = LockerSubject::new(lock.reopen().await?);
-    subject.locker().ready().await?;
-    let arms = [Arm::new("server", subject)];
+) -> anyhow::Result<([u64; 2], Report)> {
+    let mut servers = Vec::new();
+    let mut arms = Vec::new();
+    for count in counts {
+        let server = start()?;
+        let store = distlock::open(&*server.url()).await?;
+        hold(&*store.backend(), 0..count).await?;
+        store.close().await;
+        let subject = LockerSubject::new(distlock::open(&*server.url()).await?.backend());
+        subject.locker().ready().await?;
+        arms.push(Arm::new(format!("{count} held"), subject));
+        servers.push(server);
+    }
+    let resident = [resident_bytes(&servers[0])?, resident_bytes(&servers[1])?];
     let report = measure(&arms, Workload::Independent, options).await?;
     ensure!(!report.has_errors(), "cycles failed: {report}");
-    Ok((resident_bytes(server)?, report))
+    Ok((resident, report))
 }
 
 /// The memory of a server's process.
