@@ -149,8 +149,8 @@ impl Workers {
         }
     }
 
-    /// Adds a variable to the environment of the workers, for what they need beside the URL: the URL
-    /// of another store for the records, for example.
+    /// Adds a variable to the environment of the workers, for what they need beside the URL: the
+    /// URL of another store for the records, for example.
     #[must_use]
     pub fn with_variable(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.variables.push((name.into(), value.into()));
