@@ -24,7 +24,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// sleep longer, and many contenders that wait cost little.
 const FRONT: usize = 8;
 /// The longest sleep far behind. The front may leave soon after such a sleep has begun.
-const LONGEST_SLEEP_BEHIND: Duration = Duration::from_secs(10);
+const LONGEST_SLEEP_BEHIND: Duration = Duration::from_secs(20);
 
 /// An entry in a store queue. The numbers rise in the order of joining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

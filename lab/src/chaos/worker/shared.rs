@@ -254,8 +254,8 @@ impl WorkerTask {
         Some((hold, reader))
     }
 
-    /// Reads what the lock protects and, unless the holder is a reader, writes it. A permit protects
-    /// registers of its own. Returns whether the lock was held.
+    /// Reads what the lock protects and, unless the holder is a reader, writes it. A permit
+    /// protects registers of its own. Returns whether the lock was held.
     async fn use_resource(
         &mut self,
         hold: HoldNumber,

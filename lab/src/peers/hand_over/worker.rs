@@ -69,9 +69,9 @@ impl Mode {
 }
 
 /// The main function of one process. The process reads the server's URL from its input, connects,
-/// and prints `ready`. Then the process reads the counted time in milliseconds, the number of tasks,
-/// the hold time of each task in microseconds, and its mode. At the end the process prints the
-/// number of its requests, and the times in which it held the lock.
+/// and prints `ready`. Then the process reads the counted time in milliseconds, the number of
+/// tasks, the hold time of each task in microseconds, and its mode. At the end the process prints
+/// the number of its requests, and the times in which it held the lock.
 pub(crate) async fn run_worker() -> anyhow::Result<()> {
     let mut input = BufReader::new(tokio::io::stdin()).lines();
     let url = next_line(&mut input).await?;
