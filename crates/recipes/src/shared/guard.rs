@@ -162,12 +162,10 @@ impl SharedGuard {
     /// That of [`Guard::extend`].
     pub async fn extend(&self, ttl: Duration) -> Result<()> {
         self.check()?;
-        // A shorter TTL counts before the request is sent, a longer one afterwards.
-        self.holder.set_ttl(ttl.min(self.slot.ttl().duration()));
-        // With a shorter TTL the entry must be looked for sooner than the task has planned.
-        self.hub().look_sooner();
         self.slot.extend(ttl).await?;
         self.holder.set_ttl(self.slot.ttl().duration());
+        // With a shorter TTL the entry must be looked for sooner than the task has planned.
+        self.hub().look_sooner();
         Ok(())
     }
 

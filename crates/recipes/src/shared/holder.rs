@@ -30,6 +30,8 @@ struct Fields {
     ttl: Duration,
     /// When the last request was sent that showed the entry.
     seen: Moment,
+    /// The deadline by that request.
+    until: Moment,
     loss: Option<LossReason>,
     has_left: bool,
 }
@@ -43,6 +45,7 @@ impl Holder {
         ttl: Duration,
         clock: &Arc<dyn Clock>,
     ) -> Arc<Self> {
+        let now = clock.now();
         Arc::new(Self {
             name: name.clone(),
             fields: Mutex::new(Fields {
@@ -50,7 +53,8 @@ impl Holder {
                 mode: Mode::Read,
                 epoch: None,
                 ttl,
-                seen: clock.now(),
+                seen: now,
+                until: deadline(now, ttl),
                 loss: None,
                 has_left: false,
             }),
@@ -91,20 +95,26 @@ impl Holder {
         sent: Moment,
     ) {
         let mut fields = self.fields.lock();
-        (fields.token, fields.mode, fields.epoch, fields.seen) = (token, mode, epoch, sent);
+        (fields.token, fields.mode, fields.epoch) = (token, mode, epoch);
+        fields.has_seen(sent);
     }
 
     /// A request that was sent then has shown the entry.
     pub(super) fn seen(&self, sent: Moment) {
         let mut fields = self.fields.lock();
         // A guard that was not valid for a moment must not become valid again.
-        if fields.loss_at(self.clock.now()).is_none() {
-            fields.seen = fields.seen.max(sent);
+        if fields.loss_at(self.clock.now()).is_none() && fields.seen < sent {
+            fields.has_seen(sent);
         }
     }
 
+    /// The slot has a new TTL. A shorter one counts from the next look: the last one may be longer
+    /// ago.
     pub(super) fn set_ttl(&self, ttl: Duration) {
-        self.fields.lock().ttl = ttl;
+        let mut fields = self.fields.lock();
+        fields.ttl = ttl;
+        fields.until = fields.until.max(deadline(fields.seen, ttl));
+        drop(fields);
         self.changed.notify_waiters();
     }
 
@@ -148,18 +158,23 @@ impl Holder {
         if !self.is_valid() {
             return Duration::ZERO;
         }
-        let until = self.fields.lock().until();
+        let until = self.fields.lock().until;
         until.since(self.clock.now()).min(self.slot.remaining())
     }
 
     pub(super) fn deadline(&self) -> Moment {
-        let until = self.fields.lock().until();
+        let until = self.fields.lock().until;
         until.min(self.slot.deadline())
     }
 
     pub(super) fn check(&self) -> Result<()> {
         match self.loss() {
             Some(reason) => Err(self.lost_error(reason)),
+            // The slot may be released long after the entry has gone.
+            None if self.fields.lock().has_left => {
+                let problem = "the lock was released";
+                Err(Error::new(ErrorKind::NotHeld, problem).about(&self.name))
+            }
             None => self.slot.check(),
         }
     }
@@ -180,7 +195,7 @@ impl Holder {
                 if fields.has_left {
                     return Ended::Released;
                 }
-                fields.until()
+                fields.until
             };
             tokio::select! {
                 ended = self.slot.ended() => if ended == Ended::Released {
@@ -194,13 +209,17 @@ impl Holder {
 }
 
 impl Fields {
-    /// The deadline by the last look at the entry.
-    fn until(&self) -> Moment {
-        self.seen + self.ttl.saturating_sub(margin(self.ttl))
+    fn has_seen(&mut self, sent: Moment) {
+        (self.seen, self.until) = (sent, deadline(sent, self.ttl));
     }
 
     fn loss_at(&self, now: Moment) -> Option<LossReason> {
         self.loss
-            .or_else(|| (self.until() <= now).then_some(LossReason::Unreachable))
+            .or_else(|| (self.until <= now).then_some(LossReason::Unreachable))
     }
+}
+
+/// The deadline of a holder whose entry was seen then.
+fn deadline(seen: Moment, ttl: Duration) -> Moment {
+    seen + ttl.saturating_sub(margin(ttl))
 }

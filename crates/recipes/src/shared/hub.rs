@@ -291,7 +291,10 @@ impl Hub {
     /// Notes that an entry is to be removed, also if it is not known whether it was written.
     pub(super) fn leave(self: &Arc<Self>, id: &EntryId, left: Option<oneshot::Sender<()>>) {
         let mut state = self.state.lock();
-        state.holders.remove(id);
+        // The watches of a guard that was dropped must not see a loss.
+        if let Some(holder) = state.holders.remove(id) {
+            holder.leave();
+        }
         state.leaves.entry(id.clone()).or_default().extend(left);
         self.poke(state);
     }
