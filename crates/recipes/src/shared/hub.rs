@@ -116,6 +116,8 @@ pub(super) struct Join {
     /// An answer that refuses must come from a record that was read later than this.
     pub(super) since: Moment,
     pub(super) holder: Arc<Holder>,
+    /// How many of its writes came too late.
+    pub(super) conflicts: u32,
     pub(super) answer: oneshot::Sender<Result<Joined>>,
 }
 
@@ -127,7 +129,7 @@ pub(super) enum Joined {
     Blocked(Vec<EntryId>),
     /// Somebody waits, who comes first.
     Queue,
-    /// There are many holders. These are some of them, and may be dead.
+    /// These are some holders that may be dead, which it buries before it asks again.
     Many(Vec<EntryId>),
 }
 
@@ -278,6 +280,7 @@ impl Hub {
                 who,
                 since,
                 holder: Arc::clone(holder),
+                conflicts: 0,
                 answer: sender,
             });
             self.poke(state);

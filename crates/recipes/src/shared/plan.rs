@@ -21,6 +21,10 @@ use super::{
 /// entry at most, so dead ones do not pile up.
 const SOME: usize = 8;
 
+/// The number of conflicts after which a caller goes to the line, where its word makes the others
+/// queue. The store may be farther from its process than from theirs.
+const CONFLICTS: u32 = 4;
+
 /// The time after which a process that left an empty list looks whether somebody still waits.
 const TIDY_AFTER: Duration = Duration::from_secs(1);
 
@@ -112,9 +116,21 @@ impl State {
                 continue;
             }
             if record.capacity != self.capacity {
-                let error = other_capacity(record.capacity, self.capacity);
-                let _ = join.answer.send(Err(error.about(name)));
-                continue;
+                // Those who asked for the other number may all be dead.
+                let answer = match (join.who, record.entries.is_empty()) {
+                    (Who::Newcomer, false) => Some(Ok(Joined::Many(some_of(&record)))),
+                    (Who::Newcomer, true) => Some(Ok(Joined::Queue)),
+                    (Who::Head, true) => None,
+                    _ => {
+                        let error = other_capacity(record.capacity, self.capacity);
+                        Some(Err(error.about(name)))
+                    }
+                };
+                if let Some(answer) = answer {
+                    let _ = join.answer.send(answer);
+                    continue;
+                }
+                record.capacity = self.capacity;
             }
             match decide(&mut record, known, &join) {
                 Decision::Write(mode) => joins.push((join, mode)),
@@ -146,6 +162,19 @@ impl State {
         }
         self.have_left(&left);
         None
+    }
+
+    /// Sends those callers to the line whose writes came too late again and again.
+    pub(super) fn queue_the_slow(&mut self) {
+        let is_slow = |join: &mut Join| {
+            let is_outside = matches!(join.change, Change::Enter(_)) && join.who != Who::Head;
+            is_outside && join.conflicts >= CONFLICTS
+        };
+        for join in self.joins.extract_if(.., is_slow) {
+            // An earlier write without an answer may have the entry.
+            self.leaves.entry(join.id).or_default();
+            let _ = join.answer.send(Ok(Joined::Queue));
+        }
     }
 
     /// Removes the entries that were given up, and those of dead holders. Returns the number of the
@@ -237,14 +266,22 @@ fn decide(record: &mut Record, known: &Known, join: &Join) -> Decision {
             Err(error) => Decision::Fail(error),
         },
         None if known.sent < join.since => Decision::ReadAgain,
+        // Whoever waits for more permits than there are since a resize would keep all others out.
+        None if record.capacity < wish.permits() => {
+            let problem = format!(
+                "the semaphore has {} permits, fewer than this caller asks for",
+                record.capacity.unwrap_or_default()
+            );
+            Decision::Fail(Error::new(ErrorKind::InvalidArgument, problem))
+        }
         None => Decision::Refuse(Joined::Blocked(record.blockers(wish))),
     }
 }
 
-/// Some entries of a long list. Half of them are the oldest ones. The others are chosen at random:
+/// Some entries, at most half of them the oldest ones. The others are chosen at random:
 /// a few holders that live for long must not hide the dead ones behind them.
 fn some_of(record: &Record) -> Vec<EntryId> {
-    let (oldest, newer) = record.entries.split_at(SOME / 2);
+    let (oldest, newer) = record.entries.split_at(record.entries.len().min(SOME / 2));
     let from = fastrand::usize(..newer.len().max(1));
     let behind = newer[from..].iter().chain(&newer[..from]);
     let chosen = oldest.iter().chain(behind).take(SOME);
@@ -314,6 +351,7 @@ mod tests {
                 who,
                 since: clock.now(),
                 holder,
+                conflicts: 0,
                 answer: sender,
             };
             Waiting {
@@ -428,5 +466,61 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         let names_both = ["3", "4"].iter().all(|it| error.message().contains(it));
         assert!(names_both, "{error}");
+    }
+    #[tokio::test]
+    async fn holders_with_another_capacity_may_be_dead() {
+        let place = Place::new(Some(3));
+        let wish = || Change::Enter(Wish::Permits(1));
+        let mut newcomer = place.wait("a", wish(), Who::Newcomer).await;
+        let held = vec![entry("s", 1, Mode::Permits(vec![0]))];
+        assert!(
+            place
+                .plan_for(newcomer.join, Some(4), held, false)
+                .is_none()
+        );
+        let answer = newcomer.answer.try_recv().unwrap();
+        assert!(matches!(&answer, Ok(Joined::Many(ids)) if ids.len() == 1));
+        // Nobody holds, and the word of a head is left, which may be dead.
+        let mut newcomer = place.wait("b", wish(), Who::Newcomer).await;
+        let plan = place.plan_for(newcomer.join, Some(4), Vec::new(), true);
+        assert!(plan.is_none());
+        let answer = newcomer.answer.try_recv().unwrap();
+        assert!(matches!(answer, Ok(Joined::Queue)), "{answer:?}");
+        let head = place.wait("c", wish(), Who::Head).await;
+        let plan = place.plan_for(head.join, Some(4), Vec::new(), true);
+        assert_eq!(plan.unwrap().record.capacity, Some(3));
+    }
+
+    #[tokio::test]
+    async fn a_wish_above_the_capacity_keeps_nobody_out() {
+        let place = Place::new(Some(3));
+        let mut head = place
+            .wait("a", Change::Enter(Wish::Permits(5)), Who::Head)
+            .await;
+        assert!(place.plan(head.join, Vec::new(), true).is_none());
+        let error = head.answer.try_recv().unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+    }
+
+    #[tokio::test]
+    async fn a_caller_whose_writes_come_too_late_goes_to_the_line() {
+        let place = Place::new(None);
+        let mut callers = Vec::new();
+        for (slot, who, conflicts) in [
+            ("a", Who::Known, CONFLICTS),
+            ("b", Who::Known, CONFLICTS - 1),
+            ("c", Who::Head, CONFLICTS),
+        ] {
+            let mut caller = place.wait(slot, Change::Enter(Wish::Read), who).await;
+            caller.join.conflicts = conflicts;
+            place.hub.state.lock().joins.push(caller.join);
+            callers.push(caller.answer);
+        }
+        place.hub.state.lock().queue_the_slow();
+        let answers: Vec<_> = callers.iter_mut().map(|it| it.try_recv().ok()).collect();
+        assert!(
+            matches!(answers[..], [Some(Ok(Joined::Queue)), None, None]),
+            "{answers:?}"
+        );
     }
 }

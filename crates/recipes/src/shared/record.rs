@@ -42,6 +42,16 @@ pub(super) enum Wish {
     Permits(u32),
 }
 
+impl Wish {
+    /// How many permits it needs.
+    pub(super) const fn permits(self) -> Option<u32> {
+        match self {
+            Self::Permits(number) => Some(number),
+            Self::Read | Self::Write => None,
+        }
+    }
+}
+
 /// The name of an entry: the slot, and the token with which the holder has it. A holder that uses
 /// its slot again has a higher token.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

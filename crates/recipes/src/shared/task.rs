@@ -142,6 +142,7 @@ impl Hub {
             Ok(Answer::Conflict) => {
                 meters::written("conflict", 0);
                 self.take_back(plan);
+                self.state.lock().queue_the_slow();
                 Ok(())
             }
             Err(error) => {
@@ -157,7 +158,10 @@ impl Hub {
     fn take_back(&self, plan: Plan) {
         let mut state = self.state.lock();
         state.known = None;
-        let joins = plan.joins.into_iter().map(|(join, _)| join);
+        let joins = plan.joins.into_iter().map(|(mut join, _)| {
+            join.conflicts += 1;
+            join
+        });
         // They came before those who have come since.
         drop(state.joins.splice(..0, joins));
     }
