@@ -202,7 +202,12 @@ impl FenceGuard {
                     seen.owner = Uuid::nil();
                 }
             }
-            read => *read = Some(offered.clone()),
+            read => {
+                let left = read.replace(offered.clone());
+                if let Some(left) = left.filter(|left| left.epoch != offered.epoch) {
+                    self.remember(left.epoch, false);
+                }
+            }
         }
         Ok(())
     }
@@ -433,6 +438,19 @@ mod tests {
         guard.check(&fence(50, 3, "c")).unwrap();
         // After a fence of epoch "c" has passed, a higher token of a new epoch passes.
         guard.check(&fence(70, 4, "d")).unwrap();
+    }
+
+    #[test]
+    fn the_epoch_of_readers_is_past_once_readers_of_a_later_one_have_passed() {
+        let mut guard = FenceGuard::new();
+        guard.check_read(&fence(100, 1, "a")).unwrap();
+        guard.check_read(&fence(101, 2, "b")).unwrap();
+        guard.reset_to(&Epoch::new("c"));
+        guard.check(&fence(5, 3, "c")).unwrap();
+        // Holders of both were stopped, and resume.
+        for (number, epoch) in [(90, "a"), (102, "b")] {
+            assert!(guard.check(&fence(number, 4, epoch)).is_err(), "{epoch}");
+        }
     }
 
     #[test]
