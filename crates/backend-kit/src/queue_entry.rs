@@ -150,7 +150,7 @@ impl EntrySchedule {
 
     /// Notes that the store did not keep the entry. After a temporary failure, the last answer
     /// counts as long as the entry may still exist. Otherwise the contender acts as if there were
-    /// no queue, for 10 seconds.
+    /// no queue, for 10 seconds. One that comes in order makes no attempt in this time.
     pub fn not_kept(&mut self, now: Moment, why: &Error) {
         let known = self
             .answered_at
