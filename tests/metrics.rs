@@ -21,6 +21,7 @@ use distlock_recipes::{
     cache_guard::{CacheGuard, MemoryCache, Settings},
     election::Election,
     idempotent::Idempotent,
+    shared::RwLock,
     unread::OptimisticCounters,
 };
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
@@ -104,6 +105,7 @@ async fn every_metric_of_the_page_has_a_help_text_and_requests_are_counted() {
     let _periodic = Periodic::new(&store).unwrap();
     let _cache = CacheGuard::new(&store, MemoryCache::new(1), Settings::default()).unwrap();
     let _unread = OptimisticCounters::new(&store);
+    let _shared = RwLock::new(&store, "shared").unwrap();
 
     let rows = PAGE
         .lines()
