@@ -278,8 +278,8 @@ fn decide(record: &mut Record, known: &Known, join: &Join) -> Decision {
     }
 }
 
-/// Some entries, at most half of them the oldest ones. The others are chosen at random:
-/// a few holders that live for long must not hide the dead ones behind them.
+/// At most [`SOME`] entries: the oldest ones, and others that are chosen at random, because a few
+/// holders that live for long must not hide the dead ones behind them.
 fn some_of(record: &Record) -> Vec<EntryId> {
     let (oldest, newer) = record.entries.split_at(record.entries.len().min(SOME / 2));
     let from = fastrand::usize(..newer.len().max(1));

@@ -113,7 +113,7 @@ impl Record {
     /// [`ErrorKind::Corrupt`].
     pub(super) fn parse(key: &RecordKey, stored: &Stored, kind: Kind) -> Result<Self> {
         let corrupt = |why: &dyn std::fmt::Display| {
-            let problem = format!("the record {key} lists no holders: {why}");
+            let problem = format!("the record {key} is not a list of holders: {why}");
             Error::new(ErrorKind::Corrupt, problem)
         };
         let text: Text = serde_json::from_slice(&stored.value).map_err(|error| corrupt(&error))?;

@@ -171,7 +171,7 @@ fn unreadable(status: Status) -> Status {
 
 /// The end of a session whose client has connected again.
 fn replaced() -> Status {
-    Status::aborted("a newer connection of this client has come")
+    Status::aborted("a newer connection of the same client has replaced this one")
 }
 
 struct Session<'a> {
