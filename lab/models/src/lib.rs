@@ -10,6 +10,8 @@
 #[cfg(test)]
 mod quorum;
 #[cfg(test)]
+mod ring;
+#[cfg(test)]
 mod search;
 #[cfg(test)]
 mod shared;
