@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use distlock_core::{
-    Attempt, Error, ErrorKind, Fairness, Guard, LockBuilder, Moment, Remedy, Result,
+    Attempt, Error, ErrorKind, Fairness, Guard, LockBuilder, Moment, Remedy, Result, at_most,
 };
 use futures_util::future::join_all;
 
@@ -15,7 +15,7 @@ use super::{
     blockers::Blockers,
     guard::SharedGuard,
     holder::Holder,
-    hub::{Hub, Joined, Who},
+    hub::{Hub, Joined, REQUEST, Who},
     line::Said,
     record::{EntryId, Wish},
     slot::{Slot, SlotNumber, slot_lock},
@@ -293,10 +293,15 @@ impl Enter<'_> {
         let Some(slot) = &self.slot else {
             return Ok(Entering::SlotLost);
         };
-        let entered = self
-            .hub
-            .enter(&slot.holder, self.wanted.wish, who, since)
-            .await;
+        let entered = self.hub.enter(&slot.holder, self.wanted.wish, who, since);
+        // The requests are bounded, but not their number, and the task may be on a runtime that
+        // stands still.
+        let limit = self.left().saturating_add(REQUEST);
+        let entered = at_most(&*self.hub.clock, limit, entered).await;
+        let entered = entered.unwrap_or_else(|| {
+            let problem = "the list of holders was not written in time";
+            Err(Error::new(ErrorKind::OutcomeUnknown, problem))
+        });
         let joined = match entered {
             Ok(joined) => joined,
             Err(error) => {
@@ -326,15 +331,14 @@ impl Enter<'_> {
     /// As the head of the line. `None`: the lease of the line has ended.
     async fn lead(&mut self, line: &Guard) -> Result<Option<SharedGuard>> {
         let hub = Arc::clone(self.hub);
-        // Without a slot, the first turn of the loop below tries again.
-        let (said, _) = tokio::join!(Said::say(&hub), self.take_slot());
         // Taken back by its drop, at each way out of here.
-        let _said = said?;
+        let mut said = None;
         let mut blockers = Blockers::default();
         while line.is_valid() {
-            match self.enter_as_head().await {
+            match self.enter_as_head(&mut said).await {
                 Ok(Entering::Entered(guard)) => return Ok(Some(guard)),
                 Ok(Entering::Blocked(ids)) => blockers.watch(self, ids),
+                Ok(_) if self.left().is_zero() => return Err(self.busy()),
                 Ok(Entering::SlotLost | Entering::Queue | Entering::Many(_)) => continue,
                 // It keeps its place in the line.
                 Err(error) => {
@@ -361,7 +365,13 @@ impl Enter<'_> {
         Ok(None)
     }
 
-    async fn enter_as_head(&mut self) -> Result<Entering> {
+    async fn enter_as_head(&mut self, said: &mut Option<Said>) -> Result<Entering> {
+        if said.is_none() {
+            let hub = Arc::clone(self.hub);
+            // An error of the slot shows below.
+            let (answer, _) = tokio::join!(Said::say(&hub), self.take_slot());
+            *said = Some(answer?);
+        }
         self.take_slot().await?;
         let since = self.hub.clock.now();
         self.enter(Who::Head, since).await

@@ -124,6 +124,11 @@ impl Holder {
         fields.seen + fields.ttl / 3
     }
 
+    /// When the guard ends unless its entry is seen again.
+    pub(super) fn entry_until(&self) -> Moment {
+        self.fields.lock().until
+    }
+
     pub(super) fn lose(&self, reason: LossReason) {
         self.fields.lock().loss.get_or_insert(reason);
         self.changed.notify_waiters();

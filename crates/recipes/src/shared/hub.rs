@@ -2,7 +2,7 @@
 //!
 //! This module owns the state that the callers share with the [task](super::task). Invariant: a
 //! change of the record is noted here under the mutex and sent by the task alone, so the changes of
-//! all callers go out together. No caller writes the record, except to set another capacity.
+//! all callers go out together. No caller writes the record.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -12,8 +12,8 @@ use std::{
 };
 
 use distlock_core::{
-    Clock, DistLock, Epoch, Error, ErrorKind, Expect, LockName, Locker, Moment, RecordKey, Records,
-    Result, Store, Version, Written, at_most,
+    Clock, DistLock, Epoch, Error, ErrorKind, LockName, Locker, Moment, RecordKey, Records, Result,
+    Store, Version, at_most,
     sync::{Mutex, MutexGuard},
 };
 use tokio::{
@@ -34,7 +34,10 @@ use super::{
 pub(super) const ASK_AGAIN: Duration = Duration::from_millis(250);
 
 /// The longest wait for the answer to one request.
-const REQUEST: Duration = Duration::from_secs(5);
+pub(super) const REQUEST: Duration = Duration::from_secs(5);
+
+/// The shortest limit for the answer to one request, however close the end of a guard is.
+const SHORT_REQUEST: Duration = Duration::from_millis(50);
 
 /// What the process knows of one name, and its task.
 pub(super) struct Hub {
@@ -71,6 +74,8 @@ pub(super) struct State {
     /// Entries whose slot somebody of this process got.
     pub(super) dead: HashSet<EntryId>,
     pub(super) holders: HashMap<EntryId, Arc<Holder>>,
+    /// The capacities that callers want on record. The last one counts.
+    pub(super) resizes: Vec<Resize>,
     pub(super) is_running: bool,
     /// The oldest first: the release of a slot that was just given up may be under way.
     pub(super) free_slots: VecDeque<u32>,
@@ -91,10 +96,17 @@ pub(super) struct Known {
 }
 
 /// A change of one entry.
+#[derive(Clone, Copy)]
 pub(super) enum Change {
     Enter(Wish),
     /// A writer becomes a reader.
     Downgrade,
+}
+
+/// A caller that wants another capacity on record.
+pub(super) struct Resize {
+    pub(super) capacity: u32,
+    pub(super) answer: oneshot::Sender<Result<()>>,
 }
 
 /// How a caller comes.
@@ -210,6 +222,7 @@ impl Hub {
                 leaves: HashMap::new(),
                 dead: HashSet::new(),
                 holders: HashMap::new(),
+                resizes: Vec::new(),
                 is_running: false,
                 free_slots: VecDeque::new(),
                 next_slot: 0,
@@ -271,24 +284,27 @@ impl Hub {
         who: Who,
         since: Moment,
     ) -> Result<Joined> {
-        let (sender, answer) = oneshot::channel();
-        {
-            let mut state = self.state.lock();
-            state.joins.push(Join {
-                id: holder.id().clone(),
-                change,
-                who,
-                since,
-                holder: Arc::clone(holder),
-                conflicts: 0,
-                answer: sender,
-            });
-            self.poke(state);
+        loop {
+            let (sender, answer) = oneshot::channel();
+            {
+                let mut state = self.state.lock();
+                state.joins.push(Join {
+                    id: holder.id().clone(),
+                    change,
+                    who,
+                    since,
+                    holder: Arc::clone(holder),
+                    conflicts: 0,
+                    answer: sender,
+                });
+                self.poke(state);
+            }
+            // Without an answer, the runtime of the task has ended. The runtime of this caller
+            // lives, and gets a task by the next turn.
+            if let Ok(answer) = answer.await {
+                return answer;
+            }
         }
-        answer.await.unwrap_or_else(|_| {
-            let problem = "the runtime that writes the list of holders has ended";
-            Err(Error::new(ErrorKind::Closed, problem))
-        })
     }
 
     /// Notes that an entry is to be removed, also if it is not known whether it was written.
@@ -342,32 +358,28 @@ impl Hub {
     }
 
     /// Sets another capacity, for all processes.
-    pub(super) async fn resize(&self, capacity: u32) -> Result<()> {
+    pub(super) async fn resize(self: &Arc<Self>, capacity: u32) -> Result<()> {
         loop {
-            let (version, mut record) = self.look().await?;
-            let done = match version {
-                // The first who enters writes the capacity.
-                None => true,
-                Some(version) => {
-                    record.capacity = Some(capacity);
-                    let value = record.encode()?;
-                    let expect = Expect::Version(version);
-                    let put = self.records.put(&self.keys.record, &value, expect);
-                    matches!(self.bounded(put).await?, Written::Stored(_))
-                }
-            };
-            if done {
+            let (sender, answer) = oneshot::channel();
+            {
                 let mut state = self.state.lock();
-                state.capacity = Some(capacity);
-                state.known = None;
-                return Ok(());
+                state.resizes.push(Resize {
+                    capacity,
+                    answer: sender,
+                });
+                self.poke(state);
+            }
+            if let Ok(answer) = answer.await {
+                return answer;
             }
         }
     }
 
-    /// Waits for the answer to a request, but not for long.
+    /// Waits for the answer to a request. One that hangs must leave time for another one before a
+    /// guard of this process ends.
     pub(super) async fn bounded<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
-        let answer = at_most(&*self.clock, REQUEST, request).await;
+        let limit = self.state.lock().time_for_a_request(self.clock.now());
+        let answer = at_most(&*self.clock, limit, request).await;
         answer.unwrap_or_else(|| {
             let problem = "the store did not answer in time";
             Err(Error::new(ErrorKind::OutcomeUnknown, problem))
@@ -376,8 +388,19 @@ impl Hub {
 }
 
 impl State {
+    fn time_for_a_request(&self, now: Moment) -> Duration {
+        let ends = self.holders.values().map(|holder| holder.entry_until());
+        // A guard that has ended needs no answer in time.
+        let first = ends.filter(|end| *end > now).min();
+        let half = first.map(|end| end.since(now) / 2);
+        half.map_or(REQUEST, |half| half.clamp(SHORT_REQUEST, REQUEST))
+    }
+
     /// Answers everybody that waits for an answer of the store with this error.
     pub(super) fn refuse_all(&mut self, error: &Error) {
+        for resize in mem::take(&mut self.resizes) {
+            let _ = resize.answer.send(Err(error.clone()));
+        }
         for join in mem::take(&mut self.joins) {
             // Its caller has gone, and an earlier write without an answer may have the entry.
             if join.answer.send(Err(error.clone())).is_err() {

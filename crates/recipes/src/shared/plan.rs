@@ -13,7 +13,7 @@ use std::{
 use distlock_core::{Error, ErrorKind, FencingToken, LockName, LossReason, Moment, Version};
 
 use super::{
-    hub::{ASK_AGAIN, Change, Join, Joined, Known, State, Who},
+    hub::{ASK_AGAIN, Change, Join, Joined, Known, Resize, State, Who},
     record::{EntryId, MANY_ENTRIES, Mode, Record},
 };
 
@@ -35,6 +35,7 @@ pub(super) struct Plan {
     pub(super) record: Record,
     pub(super) joins: Vec<(Join, Mode)>,
     pub(super) left: Vec<EntryId>,
+    pub(super) resizes: Vec<Resize>,
     /// The number of entries of dead holders that it removes.
     pub(super) dead: u64,
 }
@@ -49,7 +50,9 @@ pub(super) enum Next {
 
 impl State {
     pub(super) fn next(&self, now: Moment) -> Next {
-        if !self.joins.is_empty() || !self.leaves.is_empty() || self.is_read_wanted() {
+        let has_changes =
+            !self.joins.is_empty() || !self.leaves.is_empty() || !self.resizes.is_empty();
+        if has_changes || self.is_read_wanted() {
             return Next::Work;
         }
         let looks = self.holders.values().map(|holder| holder.look_at());
@@ -102,8 +105,9 @@ impl State {
         let mut record = known.record.clone();
         let left: Vec<EntryId> = self.leaves.keys().cloned().collect();
         let dead = self.remove_gone(&mut record);
-        if record.entries.is_empty() && !known.is_waited_for {
-            record.capacity = self.capacity;
+        let capacity = self.resizes.last().map(|it| it.capacity).or(self.capacity);
+        if !self.resizes.is_empty() || (record.entries.is_empty() && !known.is_waited_for) {
+            record.capacity = capacity;
         }
         let mut joins = Vec::new();
         let mut waiting = mem::take(&mut self.joins);
@@ -115,14 +119,14 @@ impl State {
                 self.leaves.entry(join.id).or_default();
                 continue;
             }
-            if record.capacity != self.capacity {
+            if record.capacity != capacity {
                 // Those who asked for the other number may all be dead.
                 let answer = match (join.who, record.entries.is_empty()) {
                     (Who::Newcomer, false) => Some(Ok(Joined::Many(some_of(&record)))),
                     (Who::Newcomer, true) => Some(Ok(Joined::Queue)),
                     (Who::Head, true) => None,
                     _ => {
-                        let error = other_capacity(record.capacity, self.capacity);
+                        let error = other_capacity(record.capacity, capacity);
                         Some(Err(error.about(name)))
                     }
                 };
@@ -130,7 +134,7 @@ impl State {
                     let _ = join.answer.send(answer);
                     continue;
                 }
-                record.capacity = self.capacity;
+                record.capacity = capacity;
             }
             match decide(&mut record, known, &join) {
                 Decision::Write(mode) => joins.push((join, mode)),
@@ -148,7 +152,7 @@ impl State {
         }
         // A join is written also where the record has its entry already: an earlier write without
         // an answer has arrived, and a store may forget a write that it has not acknowledged.
-        let is_changed = record.entries != known.record.entries;
+        let is_changed = record != known.record;
         let is_left_over = record.entries.is_empty() && !known.is_waited_for;
         if !joins.is_empty() || (known.version.is_some() && (is_changed || is_left_over)) {
             return Some(Plan {
@@ -157,10 +161,13 @@ impl State {
                 record,
                 joins,
                 left,
+                resizes: mem::take(&mut self.resizes),
                 dead,
             });
         }
         self.have_left(&left);
+        let resizes = mem::take(&mut self.resizes);
+        self.have_resized(resizes);
         None
     }
 
@@ -200,6 +207,14 @@ impl State {
             !is_dead
         });
         dead
+    }
+
+    /// The last one of these capacities counts from now on: answers those who wait for that.
+    pub(super) fn have_resized(&mut self, resizes: Vec<Resize>) {
+        for resize in resizes {
+            self.capacity = Some(resize.capacity);
+            let _ = resize.answer.send(Ok(()));
+        }
     }
 
     /// The record lacks these entries: answers those who wait for that.

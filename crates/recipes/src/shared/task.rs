@@ -59,6 +59,7 @@ impl Drop for Running {
         state.is_running = false;
         state.known = None;
         state.joins.clear();
+        state.resizes.clear();
     }
 }
 
@@ -164,6 +165,7 @@ impl Hub {
         });
         // They came before those who have come since.
         drop(state.joins.splice(..0, joins));
+        drop(state.resizes.splice(..0, plan.resizes));
     }
 
     async fn read(&self) -> Result<()> {
@@ -244,6 +246,7 @@ impl Hub {
             let mut state = self.state.lock();
             state.saw(&plan.record, sent);
             state.have_left(&plan.left);
+            state.have_resized(plan.resizes);
             let epoch = state.known.as_ref().and_then(|known| known.epoch.clone());
             for (join, mode) in plan.joins {
                 let Some(token) = token else { continue };
