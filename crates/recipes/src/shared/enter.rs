@@ -68,8 +68,8 @@ pub(super) async fn acquire(hub: &Arc<Hub>, wanted: &Wanted) -> Result<SharedGua
     };
     loop {
         match enter.attempt().await {
-            Ok(First::Entered(guard)) => return Ok(guard),
-            Ok(First::Excluded) if enter.left().is_zero() => return Err(enter.busy()),
+            Ok(Joined::Entered(guard)) => return Ok(guard),
+            Ok(Joined::Blocked(_)) if enter.left().is_zero() => return Err(enter.busy()),
             Ok(_) => break,
             Err(error) => enter.pause_after(error).await?,
         }
@@ -105,19 +105,10 @@ pub(super) async fn try_acquire(hub: &Arc<Hub>, wanted: &Wanted) -> Result<Attem
         slot: None,
     };
     match enter.attempt().await? {
-        First::Entered(guard) => Ok(Attempt::Acquired(guard)),
-        First::Excluded => Ok(Attempt::Busy(None)),
-        First::Queue => enter.attempt_as_head().await,
+        Joined::Entered(guard) => Ok(Attempt::Acquired(guard)),
+        Joined::Blocked(_) => Ok(Attempt::Busy(None)),
+        Joined::Queue | Joined::Many(_) => enter.attempt_as_head().await,
     }
-}
-
-/// The answer to a newcomer.
-enum First {
-    Entered(SharedGuard),
-    /// Holders exclude it.
-    Excluded,
-    /// Somebody waits, who comes first.
-    Queue,
 }
 
 impl Enter<'_> {
@@ -175,29 +166,28 @@ impl Enter<'_> {
     }
 
     /// One attempt as a newcomer. If dead holders exclude it, it makes a second one without them.
-    async fn attempt(&mut self) -> Result<First> {
+    async fn attempt(&mut self) -> Result<Joined<SharedGuard>> {
         let (mut who, mut has_buried) = (Who::Newcomer, false);
         for _ in 0..4 {
             let since = self.hub.clock.now();
             self.hub.read_ahead(since);
             self.take_slot().await?;
             match self.enter(who, since).await? {
-                Entering::Entered(guard) => return Ok(First::Entered(guard)),
-                Entering::Queue => return Ok(First::Queue),
-                Entering::Many(some) => {
+                Some(Joined::Many(some)) => {
                     self.bury(&some).await;
                 }
-                Entering::Blocked(blockers) => {
+                Some(Joined::Blocked(blockers)) => {
                     if has_buried || !self.bury(&blockers).await {
-                        break;
+                        return Ok(Joined::Blocked(blockers));
                     }
                     has_buried = true;
                 }
-                Entering::SlotLost => {}
+                Some(answer) => return Ok(answer),
+                None => {}
             }
             who = Who::Known;
         }
-        Ok(First::Excluded)
+        Ok(Joined::Queue)
     }
 
     /// One attempt of a newcomer that was told that somebody waits. Whoever said so may be dead,
@@ -213,11 +203,11 @@ impl Enter<'_> {
             self.take_slot().await?;
             let since = self.hub.clock.now();
             match self.enter(Who::Head, since).await? {
-                Entering::Entered(guard) => {
+                Some(Joined::Entered(guard)) => {
                     entered = Some(guard);
                     break;
                 }
-                Entering::Blocked(blockers) if !is_last => {
+                Some(Joined::Blocked(blockers)) if !is_last => {
                     self.bury(&blockers).await;
                 }
                 _ => {}
@@ -288,10 +278,10 @@ impl Enter<'_> {
         Err(Error::new(ErrorKind::Unavailable, problem))
     }
 
-    /// Asks for the entry.
-    async fn enter(&mut self, who: Who, since: Moment) -> Result<Entering> {
+    /// Asks for the entry. `None`: the lease of the slot has ended.
+    async fn enter(&mut self, who: Who, since: Moment) -> Result<Option<Joined<SharedGuard>>> {
         let Some(slot) = &self.slot else {
-            return Ok(Entering::SlotLost);
+            return Ok(None);
         };
         let entered = self.hub.enter(&slot.holder, self.wanted.wish, who, since);
         // The requests are bounded, but not their number, and the task may be on a runtime that
@@ -316,15 +306,13 @@ impl Enter<'_> {
         };
         Ok(match joined {
             // An entry counts only with a valid slot: somebody may have taken it for dead.
-            Joined::Entered(membership) => match self.slot.take() {
-                Some(slot) if slot.holder.is_valid() => {
-                    Entering::Entered(SharedGuard::new(slot, membership))
-                }
-                _ => Entering::SlotLost,
-            },
-            Joined::Blocked(blockers) => Entering::Blocked(blockers),
-            Joined::Queue => Entering::Queue,
-            Joined::Many(some) => Entering::Many(some),
+            Joined::Entered(membership) => {
+                let slot = self.slot.take().filter(|slot| slot.holder.is_valid());
+                slot.map(|slot| Joined::Entered(SharedGuard::new(slot, membership)))
+            }
+            Joined::Blocked(blockers) => Some(Joined::Blocked(blockers)),
+            Joined::Queue => Some(Joined::Queue),
+            Joined::Many(some) => Some(Joined::Many(some)),
         })
     }
 
@@ -336,10 +324,10 @@ impl Enter<'_> {
         let mut blockers = Blockers::default();
         while line.is_valid() {
             match self.enter_as_head(&mut said).await {
-                Ok(Entering::Entered(guard)) => return Ok(Some(guard)),
-                Ok(Entering::Blocked(ids)) => blockers.watch(self, ids),
+                Ok(Some(Joined::Entered(guard))) => return Ok(Some(guard)),
+                Ok(Some(Joined::Blocked(ids))) => blockers.watch(self, ids),
                 Ok(_) if self.left().is_zero() => return Err(self.busy()),
-                Ok(Entering::SlotLost | Entering::Queue | Entering::Many(_)) => continue,
+                Ok(_) => continue,
                 // It keeps its place in the line.
                 Err(error) => {
                     self.pause_after(error).await?;
@@ -365,7 +353,10 @@ impl Enter<'_> {
         Ok(None)
     }
 
-    async fn enter_as_head(&mut self, said: &mut Option<Said>) -> Result<Entering> {
+    async fn enter_as_head(
+        &mut self,
+        said: &mut Option<Said>,
+    ) -> Result<Option<Joined<SharedGuard>>> {
         if said.is_none() {
             let hub = Arc::clone(self.hub);
             // An error of the slot shows below.
@@ -376,14 +367,4 @@ impl Enter<'_> {
         let since = self.hub.clock.now();
         self.enter(Who::Head, since).await
     }
-}
-
-/// The answer to one request to enter.
-enum Entering {
-    Entered(SharedGuard),
-    Blocked(Vec<EntryId>),
-    Queue,
-    /// Some of many holders, which may be dead.
-    Many(Vec<EntryId>),
-    SlotLost,
 }

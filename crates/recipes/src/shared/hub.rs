@@ -135,8 +135,8 @@ pub(super) struct Join {
 
 /// The answer to a caller that wants to enter.
 #[derive(Debug)]
-pub(super) enum Joined {
-    Entered(Membership),
+pub(super) enum Joined<T = Membership> {
+    Entered(T),
     /// These holders exclude it.
     Blocked(Vec<EntryId>),
     /// Somebody waits, who comes first.
