@@ -129,9 +129,10 @@ macro_rules! options {
         }
 
         /// Processes that ask for it get the lock in the order in which they joined the store
-        /// queue, one turn each: a task of this process that waits behind a fair guard does not get
-        /// the lock before the other processes that wait. A fair attempt that does not wait is
-        /// refused while others wait. Callers that do not ask for it may pass those that do.
+        /// queue, one turn each: a fair task gets no lock directly from a task of its own process,
+        /// and a fair guard gives none, so the other processes that wait come first. A fair attempt
+        /// that does not wait is refused while others wait. Callers that do not ask for it may pass
+        /// those that do.
         ///
         /// Each release of a contended lock takes a few requests more than without it. A store
         /// without a queue refuses the option with [`ErrorKind::Unsupported`] (see
@@ -360,7 +361,6 @@ impl LockOptions {
             wait: Wait::start(self.wait, parts.timing.now()),
             renew: self.renew,
             gives_up: self.gives_up,
-            fair: self.fair,
         })
     }
 }

@@ -223,7 +223,8 @@ pub trait Contender: Send {
     async fn attempt_as(&mut self, owner: OwnerId) -> Result<Attempt<Grant>>;
 
     /// Whether an attempt can succeed now, because no other contender is ahead in the store queue.
-    /// The engine makes no attempt for a contender that is not first.
+    /// The engine makes no attempt for a contender that is not first, except to find out what
+    /// became of an attempt without an answer.
     ///
     /// Returns `true` for every contender of a store that keeps no queue, or that itself orders the
     /// attempts. A wrapper around a contender must return the inner contender's answer.

@@ -14,7 +14,7 @@ use crate::{
     clock::Moment,
     contract::{AcquireRequest, Attempt, Grant, Lease},
     engine::{
-        bounded::Wait,
+        bounded::{Wait, bounded},
         claim::Claim,
         clean_up::release_until_expiry,
         lease_state::{LeaseState, Renew},
@@ -29,6 +29,9 @@ use crate::{
     },
 };
 
+/// The longest time for which a wait that has ended still reads the holder.
+const LONGEST_READ: Duration = Duration::from_secs(1);
+
 /// One lock that a caller asks for.
 #[derive(Clone, Debug)]
 pub(crate) struct WantedLock {
@@ -38,8 +41,6 @@ pub(crate) struct WantedLock {
     /// Whether the caller gets an error after a few attempts while the store is unreachable,
     /// instead of waiting until the store answers again.
     pub(crate) gives_up: bool,
-    /// Whether other processes that wait come first.
-    pub(crate) fair: bool,
 }
 
 /// A lock that was granted, before its lease is in the keeper's schedule.
@@ -52,7 +53,6 @@ pub(crate) struct WonLock {
     /// Whether an earlier request of the same owner was never answered. Such a request may reach
     /// the store late and set the lease to its own TTL, which may end sooner.
     pub(crate) has_unanswered: bool,
-    pub(crate) fair: bool,
 }
 
 impl WonLock {
@@ -80,7 +80,7 @@ impl WonLock {
             parts.timing.clock(),
             &parts.meters,
         );
-        if self.fair {
+        if self.request.in_order {
             lease_state.give_others_a_turn();
         }
         if self.has_unanswered {
@@ -147,7 +147,7 @@ pub(crate) async fn try_acquire(
         }
         Ok(Attempt::Busy(holder)) => {
             parts.meters.busy.increment(1);
-            Ok(Attempt::Busy(holder))
+            Ok(Attempt::Busy(find_holder(parts, &wanted, holder).await))
         }
         Err(error) => {
             parts.meters.failed.increment(1);
@@ -172,28 +172,22 @@ async fn wait_for_lock(
         },
         Entered::Behind(place) => {
             let mut closed = parts.lifecycle.closing();
-            tokio::select! {
+            let turn = tokio::select! {
                 biased;
-                turn = place => turn,
-                () = wanted.wait.ended(&**parts.timing.clock()) => {
-                    let outage = parts.queues.outage(&wanted.request.name);
-                    if let (Some(error), Some(asked)) = (outage, wanted.wait.asked) {
-                        return Err(store_unreachable(asked, error));
-                    }
-                    let holder = parts.queues.believed_holder(&wanted.request.name);
-                    return Err(not_free_in_time(parts, wanted, holder));
-                }
+                turn = place => Some(turn),
+                () = wanted.wait.ended(&**parts.timing.clock()) => None,
                 _ = closed.wait_for(|closed| *closed) => return Err(closed_error()),
+            };
+            match turn {
+                Some(turn) => turn,
+                None => return Err(ended_in_local_queue(parts, wanted).await),
             }
         }
     };
     let (turn, step_aside, has_unanswered) = match turn {
         NextStep::Ask { turn, step_aside } => (turn, step_aside, false),
         NextStep::TakeOver(handed) => match pick_up_hand_over(parts, handed) {
-            Ok(mut won) => {
-                won.fair = wanted.fair;
-                return Ok(won.into_lease_state(parts, wanted.renew));
-            }
+            Ok(won) => return Ok(won.into_lease_state(parts, wanted.renew)),
             // The hand-over has an unknown outcome, or its deadline passed before this task was
             // polled. The task asks the store as the same owner, so the store recognises a grant
             // that this owner already has.
@@ -203,8 +197,22 @@ async fn wait_for_lock(
     let claim = Claim::new(parts, wanted, Some(turn), has_unanswered);
     match claim.contend(step_aside).await? {
         Attempt::Acquired(won) => Ok(won.into_lease_state(parts, wanted.renew)),
-        Attempt::Busy(holder) => Err(not_free_in_time(parts, wanted, holder)),
+        Attempt::Busy(holder) => {
+            let holder = find_holder(parts, wanted, holder).await;
+            Err(not_free_in_time(parts, wanted, holder))
+        }
     }
+}
+
+/// The error of a wait that ended behind other tasks of this process.
+async fn ended_in_local_queue(parts: &LockerParts, wanted: &WantedLock) -> Error {
+    let outage = parts.queues.outage(&wanted.request.name);
+    if let (Some(error), Some(asked)) = (outage, wanted.wait.asked) {
+        return store_unreachable(asked, error);
+    }
+    let holder = parts.queues.believed_holder(&wanted.request.name);
+    let holder = find_holder(parts, wanted, holder).await;
+    not_free_in_time(parts, wanted, holder)
 }
 
 /// Picks up a lock that was handed over. Returns `Err` with the turn when the task must ask the
@@ -227,7 +235,6 @@ fn pick_up_hand_over(
             sent,
             granted,
             has_unanswered: false,
-            fair: false,
         }),
         None => {
             // The task asks the store as the owner of its request, and would find the lock held by
@@ -247,6 +254,24 @@ fn pick_up_hand_over(
 pub(crate) fn before_deadline(now: Moment, grant: &Grant, sent: Moment) -> Option<Moment> {
     let from = grant.counted_from(sent);
     (now < from + (grant.valid_for - margin(grant.valid_for))).then_some(now)
+}
+
+/// The holder for an answer to the caller: `seen`, or for a fair caller that has seen none, the one
+/// that the store shows. Such a caller makes an attempt only when it is first, and a read passes
+/// nobody.
+async fn find_holder(
+    parts: &LockerParts,
+    wanted: &WantedLock,
+    seen: Option<HolderInfo>,
+) -> Option<HolderInfo> {
+    if seen.is_some() || !wanted.request.in_order {
+        return seen;
+    }
+    let clock = &**parts.timing.clock();
+    let limit = wanted.wait.left_at_store(clock.now()).min(LONGEST_READ);
+    let shown = bounded(clock, limit, parts.backend.inspect(&wanted.request.name)).await;
+    // Without the answer, the error only names no holder.
+    shown.ok()?.held
 }
 
 /// The error of a wait that ended without the lock, with the holder that was seen last.

@@ -41,7 +41,6 @@ pub(crate) struct Claim {
     request: AcquireRequest,
     wait: Wait,
     gives_up: bool,
-    fair: bool,
     turn: Option<LocalTurn>,
     /// The place among the contenders of this process. The place replaces `turn` when this task has
     /// joined a store queue.
@@ -53,6 +52,8 @@ pub(crate) struct Claim {
     /// The number of attempts without an answer. Each of them may have been granted, or may still
     /// be granted.
     unanswered: u32,
+    /// Whether the last attempt has no answer, so that the next one finds out what became of it.
+    asks_again: bool,
     /// The owner of a grant that is being released, if it is not the owner of the request
     /// ([`Grant::owner`]). Set until the store has confirmed the release.
     other_owner: Option<OwnerId>,
@@ -72,12 +73,12 @@ impl Claim {
             request: wanted.request.clone(),
             wait: wanted.wait,
             gives_up: wanted.gives_up,
-            fair: wanted.fair,
             turn,
             store_place: None,
             contender: None,
             in_flight: None,
             unanswered: u32::from(has_unanswered),
+            asks_again: has_unanswered,
             other_owner: None,
             waited: false,
         }
@@ -96,15 +97,17 @@ impl Claim {
         // other contenders would join ahead. Only a claim that can join asks whether it lets others
         // go first: the answer `true` resets the count of the name.
         // A fair claim joins at any rate: only its place in the queue tells whether it may ask.
-        let mut join = self.fair
+        let mut join = self.request.in_order
             || waits
                 && (self.parts.queues_at_the_store()
                     || step_aside
                     || self.parts.lets_others_go_first(&self.request.name));
-        let mut aside = step_aside;
+        let mut aside = step_aside && !self.request.in_order;
         let mut outage = Outage::default();
         loop {
-            if !join && !self.is_first() {
+            // An attempt without an answer may have been granted. A claim that waited for its place
+            // then would wait for its own lease.
+            if !join && !self.asks_again && !self.is_first() {
                 let left = self.time_left();
                 if !left.is_zero() {
                     self.waited = true;
@@ -112,13 +115,16 @@ impl Claim {
                     self.parts.lifecycle.check_open()?;
                     continue;
                 }
-                // A request without an answer must still be asked about.
-                if self.fair && self.unanswered == 0 && self.in_flight.is_none() {
+                if self.request.in_order {
                     self.leave_store_queue().await;
                     return Ok(Attempt::Busy(None));
                 }
             }
-            match self.next_answer(join).await {
+            let answer = self.next_answer(join).await;
+            if matches!(answer, Ok((_, Some(_)))) {
+                self.asks_again = false;
+            }
+            match answer {
                 Ok((_, None)) => {
                     // The store knows this contender now. From here on each release wakes the
                     // contender, so no release between the next attempt and the wait is missed.
@@ -158,7 +164,7 @@ impl Claim {
                     self.waited = true;
                     self.wait(left.min(time_to_expiry(holder.as_ref()))).await?;
                 }
-                Err(error) => self.count_failure(error, &mut outage).await?,
+                Err(error) => self.count_failure(error, !join, &mut outage).await?,
             }
             self.parts.lifecycle.check_open()?;
         }
@@ -200,12 +206,19 @@ impl Claim {
         self.pause_after_failure(error, outage, once_more).await
     }
 
-    /// Counts a failed attempt as unanswered if its outcome is unknown, and pauses.
-    async fn count_failure(&mut self, error: Error, outage: &mut Outage) -> Result<()> {
+    /// Counts a failed request as unanswered if its outcome is unknown, and pauses. `attempted`
+    /// says whether the request was an attempt, and not one to join the store queue.
+    async fn count_failure(
+        &mut self,
+        error: Error,
+        attempted: bool,
+        outage: &mut Outage,
+    ) -> Result<()> {
         // An operation that is still in flight may still be answered. The clean-up counts that
         // operation if the claim ends first.
         let unknown = !error.did_not_happen() && self.in_flight.is_none();
         self.unanswered += u32::from(unknown);
+        self.asks_again |= unknown && attempted;
         // The next attempt, with the same owner, finds out whether this attempt was granted.
         let once_more = outage.failures() == 0 && unknown;
         self.pause_after_failure(error, outage, once_more).await
@@ -484,7 +497,6 @@ impl Claim {
             // An earlier attempt of this owner may still reach the store, and set the lease to its
             // own TTL, counted from its arrival.
             has_unanswered: std::mem::take(&mut self.unanswered) > 0,
-            fair: self.fair,
         }
     }
 

@@ -306,10 +306,18 @@ impl LocalTurn {
     }
 
     /// Takes the next waiter out of the queue, so that the caller can hand the lock over to that
-    /// waiter. `None` when no task waits, or after `limit` hand-overs in a row.
+    /// waiter. `None` when no task waits, after `limit` hand-overs in a row, or when the next
+    /// waiter comes in order: a hand-over would pass the waiters of other processes.
     pub(crate) fn next_waiter(&self, limit: u32) -> Option<NextWaiter> {
-        self.with_queue(|queue| (queue.hand_overs < limit).then(|| queue.pop()).flatten())?
-            .map(|waiter| NextWaiter { waiter })
+        let next = self.with_queue(|queue| {
+            let waiter = (queue.hand_overs < limit).then(|| queue.pop()).flatten()?;
+            if waiter.request.in_order {
+                queue.waiting.push_front(waiter);
+                return None;
+            }
+            Some(waiter)
+        });
+        next.flatten().map(|waiter| NextWaiter { waiter })
     }
 
     /// Counts one hand-over towards the limit.

@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{Script, eventually, pause};
-use distlock_core::{Locker, ManualClock, SystemClock, Wakeup};
+use crate::support::{Script, ScriptedLock, eventually, pause, time_of};
+use distlock_core::{Attempt, Clock, Fairness, Locker, ManualClock, SystemClock, Wakeup};
 use tokio::task::JoinSet;
 
 const TASKS: u32 = 5;
@@ -179,4 +179,77 @@ async fn an_acquire_without_a_wait_does_not_use_up_the_turn_of_other_processes()
     let later = mine.lock("a").acquire().await.unwrap();
     assert!(later.release().await.is_clean());
     assert_eq!(joined(), 2, "the process joins before it asks again");
+}
+
+/// A store that keeps an order for callers that ask for it.
+fn open_with_order(clock: Arc<dyn Clock>) -> ScriptedLock {
+    Script::with_capabilities(clock, |capabilities| {
+        capabilities.fairness = Fairness::OnRequest;
+    })
+}
+
+/// Such a hand-over would pass the waiters of other processes.
+#[tokio::test]
+async fn a_fair_waiter_is_handed_no_lock_by_a_task_of_its_process() {
+    let store = open_with_order(Arc::new(SystemClock));
+    let locker = Locker::new(Arc::new(store.clone()));
+    let held = locker.lock("a").acquire().await.unwrap();
+    let waiting = tokio::spawn(locker.lock("a").fair().acquire());
+    for _ in 0..20 {
+        pause().await;
+    }
+    assert!(held.release().await.is_clean());
+    assert!(waiting.await.unwrap().unwrap().release().await.is_clean());
+    let calls = [&store.0.hand_over.calls, &store.0.contend.calls];
+    assert_eq!(calls.map(|calls| calls.load(SeqCst)), [0, 1]);
+}
+
+/// The attempt was granted, so the contender waits for the end of its own lease otherwise.
+#[tokio::test]
+async fn a_fair_claim_asks_about_an_attempt_without_an_answer_from_any_place() {
+    let clock = ManualClock::new();
+    let store = open_with_order(Arc::new(clock.clone()));
+    let locker = Locker::builder(Arc::new(store.clone()))
+        .clock(Arc::new(clock.clone()))
+        .build();
+    store.0.acquire.lose_reply.store(1, SeqCst);
+    let waiting = tokio::spawn(locker.lock("a").fair().acquire());
+    let asked = || store.0.acquire.calls.load(SeqCst);
+    eventually("the attempt is sent", || asked() == 1).await;
+    store.0.others_ahead.store(true, SeqCst);
+    let (took, granted) = time_of(&clock, waiting).await;
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert!(granted.unwrap().unwrap().is_valid());
+    assert_eq!(store.0.grants("a"), [1]);
+    locker.close().await;
+}
+
+#[tokio::test]
+async fn a_fair_caller_that_was_never_first_learns_the_holder() {
+    let store = open_with_order(Arc::new(SystemClock));
+    let (mine, others) = (
+        Locker::new(Arc::new(store.clone())),
+        Locker::new(Arc::new(store.clone())),
+    );
+    let theirs = others.lock("a").holder("somebody else");
+    let theirs = theirs.acquire().await.unwrap();
+    store.0.others_ahead.store(true, SeqCst);
+    let waits = || {
+        let wanted = mine.lock("a").fair().wait(Duration::from_millis(50));
+        wanted.acquire()
+    };
+    // The second one waits behind the first one, inside the process.
+    let (one, two) = tokio::join!(waits(), waits());
+    for late in [one, two] {
+        let error = late.unwrap_err();
+        let holder = error.holder().map(|it| it.holder.as_str());
+        assert_eq!(holder, Some("somebody else"), "{error}");
+    }
+    let attempt = mine.lock("a").fair().try_acquire().await.unwrap();
+    let Attempt::Busy(Some(holder)) = attempt else {
+        panic!("{attempt:?}");
+    };
+    assert_eq!(holder.holder, "somebody else");
+    assert_eq!(store.0.acquire.calls.load(SeqCst), 1, "a fair caller asked");
+    assert!(theirs.release().await.is_clean());
 }
