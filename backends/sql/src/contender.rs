@@ -44,13 +44,13 @@ impl<D: Dialect> SqlContender<D> {
         open: OpenFlag,
         request: AcquireRequest,
     ) -> Self {
-        let (dialect, name) = (store.dialect(), &request.name);
-        let group = Arc::clone(&dialect.context().wait_group);
-        let waiter = group.join(name, &request.holder, dialect.context().clock.now());
+        let context = store.dialect().context();
+        let group = Arc::clone(&context.wait_group);
+        let waiter = group.join(&request, context.clock.now());
         let joined = Self::new(Arc::clone(&store), open, request, waiter);
         // If this process is first already, another waiter of the process has taken the queue
         // entry.
-        if !group.is_first(&joined.request.name)
+        if !group.is_first(&joined.request.name, joined.request.in_order)
             && let Some(entry) =
                 group.entry_to_renew(&joined.request.name, store.dialect().context().clock.now())
         {
@@ -79,6 +79,14 @@ impl<D: Dialect> SqlContender<D> {
         }
     }
 
+    /// Notes that the caller of this contender acts. The poller does more for such a contender.
+    fn note_acts(&self) {
+        let context = self.store.dialect().context();
+        if self.waiter.note_polled(context.clock.now()) {
+            context.wait_group.poll_sooner.notify_one();
+        }
+    }
+
     /// Sets this process's hint on the lock, so that the store notifies this process of a release.
     async fn set_hint(&mut self) {
         let dialect = self.store.dialect();
@@ -104,6 +112,7 @@ impl<D: Dialect> Contender for SqlContender<D> {
     async fn attempt_as(&mut self, owner: OwnerId) -> Result<Attempt<Grant>> {
         self.open.check(D::NAME)?;
         let asked = self.store.dialect().context().clock.now();
+        self.note_acts();
         // The queue entry is this process's and no owner's, so any owner may ask.
         let mut request = self.request.clone();
         request.owner = owner;
@@ -127,24 +136,19 @@ impl<D: Dialect> Contender for SqlContender<D> {
         let clock = &self.store.dialect().context().clock;
         let over = AttemptSchedule::end_of_wait(clock.now(), at_most);
         loop {
-            if self.waiter.note_polled(clock.now()) {
-                self.store
-                    .dialect()
-                    .context()
-                    .wait_group
-                    .poll_sooner
-                    .notify_one();
-            }
+            self.note_acts();
             ensure_polling(&self.store);
             if D::NOTIFIES {
                 ensure_listening(&self.store);
             }
-            let (sleep, is_last) = self.attempts.sleep(clock.now(), over, self.is_first());
+            let was_first = self.is_first();
+            let (sleep, is_last) = self.attempts.sleep(clock.now(), over, was_first);
             let notified =
                 distlock_core::at_most(&**clock, sleep, self.waiter.signal.notified()).await;
             let is_over = match notified {
                 Some(()) => self.is_first(),
-                None => is_last,
+                // The turn comes without a wake-up when the waiter before this one does not act.
+                None => is_last || (self.is_first() && !was_first),
             };
             if is_over {
                 return;
@@ -153,12 +157,11 @@ impl<D: Dialect> Contender for SqlContender<D> {
     }
 
     fn is_first(&self) -> bool {
-        let group = &self.store.dialect().context().wait_group;
-        if self.request.in_order {
-            group.is_turn_of(&self.request.name, &self.waiter)
-        } else {
-            group.is_first(&self.request.name)
-        }
+        // Whoever asks for its turn acts, also after an attempt whose answer took long.
+        self.note_acts();
+        let context = self.store.dialect().context();
+        let (group, now) = (&context.wait_group, context.clock.now());
+        group.is_turn_of(&self.request.name, &self.waiter, now)
     }
 
     async fn leave(mut self: Box<Self>) -> Result<()> {

@@ -150,18 +150,20 @@ impl EntrySchedule {
 
     /// Notes that the store did not keep the entry. After a temporary failure, the last answer
     /// counts as long as the entry may still exist. Otherwise the contender acts as if there were
-    /// no queue, for 10 seconds. One that comes in order makes no attempt in this time.
-    pub fn not_kept(&mut self, now: Moment, why: &Error) {
+    /// no queue, for 10 seconds. A contender that comes `in_order` makes no attempt without an
+    /// entry, so it asks for one again soon.
+    pub fn not_kept(&mut self, now: Moment, why: &Error, in_order: bool) {
         let known = self
             .answered_at
             .filter(|answered_at| now.since(*answered_at) < ENTRY_LEASE);
+        let soon = now + why.retry_pause().unwrap_or(PER_CONTENDER);
         if why.is_retryable() && known.is_some() {
-            self.due = Some(now + why.retry_pause().unwrap_or(PER_CONTENDER));
+            self.due = Some(soon);
             return;
         }
         (self.ahead, self.first) = (0, true);
         self.answered_at = None;
-        self.due = Some(now + WITHOUT_QUEUE);
+        self.due = Some(if in_order { soon } else { now + WITHOUT_QUEUE });
     }
 
     /// Notes that a request is sent now, so that no second request becomes due before its answer.
@@ -246,18 +248,22 @@ mod tests {
         entry.kept(START, ahead(3));
         assert!(!entry.is_first());
         let unreachable = Error::new(ErrorKind::Unavailable, "unreachable");
-        entry.not_kept(START, &unreachable);
+        entry.not_kept(START, &unreachable, false);
         assert!(
             !entry.is_first() && entry.is_kept(),
             "the entry still counts"
         );
-        entry.not_kept(START + ENTRY_LEASE, &unreachable);
+        entry.not_kept(START + ENTRY_LEASE, &unreachable, false);
         assert!(entry.is_first() && !entry.is_kept());
         entry.kept(START, ahead(3));
         let denied = Error::new(ErrorKind::AccessDenied, "no such table");
-        entry.not_kept(START, &denied);
+        entry.not_kept(START, &denied, false);
         assert!(entry.is_first());
         assert_eq!(entry.due_in(START), WITHOUT_QUEUE);
+        // A contender that comes in order makes no attempt until its entry is kept.
+        entry.not_kept(START, &denied, true);
+        assert!(entry.is_first() && !entry.is_kept());
+        assert_eq!(entry.due_in(START), PER_CONTENDER);
     }
 
     #[test]

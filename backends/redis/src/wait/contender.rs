@@ -144,8 +144,7 @@ impl Contender for RedisContender {
     }
 
     fn is_first(&self) -> bool {
-        let position = self.queue_entry.position();
-        position.is_first() && (position.is_kept() || !self.request.in_order)
+        self.queue_entry.is_first()
     }
 
     async fn wait(&mut self, at_most: Duration) {

@@ -41,6 +41,8 @@ pub(crate) struct QueueEntry {
     waiter: String,
     /// The label of the waiter, which `inspect` shows.
     holder: HolderLabel,
+    /// Whether the waiter makes no attempt without an entry.
+    in_order: bool,
     position: EntrySchedule,
     ahead: Option<EntryAhead>,
     /// The moment of the last renewal.
@@ -72,6 +74,7 @@ impl QueueEntry {
             keys: layout.queue(&lock),
             waiter: request.owner.tag().simple().to_string(),
             holder: request.holder.clone(),
+            in_order: request.in_order,
             position: EntrySchedule::new(LearnsOfChange::ByNotification),
             ahead: None,
             asked_at: store.clock().now(),
@@ -84,6 +87,12 @@ impl QueueEntry {
 
     pub(crate) const fn position(&self) -> &EntrySchedule {
         &self.position
+    }
+
+    /// Returns whether the waiter may ask for the lock: no other is ahead of it, and if it comes in
+    /// order, the server keeps its entry.
+    pub(crate) const fn is_first(&self) -> bool {
+        self.position.is_first() && (self.position.is_kept() || !self.in_order)
     }
 
     /// Makes the entry due for renewal now.
@@ -119,7 +128,7 @@ impl QueueEntry {
                         %error,
                         "this waiter has no entry in the store queue: it polls until it has one"
                     );
-                    self.position.not_kept(now, &error);
+                    self.position.not_kept(now, &error, self.in_order);
                     return;
                 }
             };

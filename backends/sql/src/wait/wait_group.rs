@@ -16,7 +16,7 @@ use std::{
 };
 
 use distlock_backend_kit::queue_entry::LearnsOfChange;
-use distlock_core::{HolderLabel, LockName, Moment, sync::Mutex};
+use distlock_core::{AcquireRequest, LockName, Moment, sync::Mutex};
 use tokio::sync::Notify;
 
 use super::{
@@ -81,23 +81,19 @@ impl WaitGroup {
         }
     }
 
-    /// Whether no other process is ahead of this one in the queue of a lock.
-    pub(crate) fn is_first(&self, name: &LockName) -> bool {
+    /// Whether no other process is ahead of this one in the queue of a lock, for a waiter that
+    /// passes nobody (`in_order`) or for another one.
+    pub(crate) fn is_first(&self, name: &LockName, in_order: bool) -> bool {
         let waiting = self.waiting.lock();
         let awaited = waiting.by_name.get(name);
-        awaited.is_none_or(|awaited| awaited.position.is_first())
+        awaited.is_none_or(|awaited| awaited.is_first(in_order))
     }
 
-    /// Whether the store keeps the queue entry of this process with no other ahead, and this waiter
-    /// is the first of this process.
-    pub(crate) fn is_turn_of(&self, name: &LockName, waiter: &Arc<Waiter>) -> bool {
+    /// Whether this waiter may ask for the lock.
+    pub(crate) fn is_turn_of(&self, name: &LockName, waiter: &Arc<Waiter>, now: Moment) -> bool {
         let waiting = self.waiting.lock();
         let awaited = waiting.by_name.get(name);
-        awaited.is_some_and(|awaited| {
-            let first = awaited.waiters.first();
-            let (is_kept, is_first) = (awaited.position.is_kept(), awaited.position.is_first());
-            is_kept && is_first && first.is_some_and(|first| Arc::ptr_eq(first, waiter))
-        })
+        awaited.is_none_or(|awaited| awaited.is_turn_of(waiter, now))
     }
 
     /// Whether a contender of this process waits for the lock. Waiters in the local queue of the
@@ -116,11 +112,11 @@ impl WaitGroup {
         self.poll_sooner.notify_one();
     }
 
-    pub(crate) fn join(&self, name: &LockName, holder: &HolderLabel, now: Moment) -> Arc<Waiter> {
-        let waiter = Arc::new(Waiter::new(now, holder.clone()));
+    pub(crate) fn join(&self, request: &AcquireRequest, now: Moment) -> Arc<Waiter> {
+        let waiter = Arc::new(Waiter::new(now, request));
         let mut waiting = self.waiting.lock();
         let notified_by = waiting.notified_by;
-        let awaited = waiting.by_name.entry(name.clone());
+        let awaited = waiting.by_name.entry(request.name.clone());
         let awaited = awaited.or_insert_with(|| AwaitedLock::new(notified_by));
         awaited.waiters.push(Arc::clone(&waiter));
         if waiting.polls.note_change(now) {
@@ -240,15 +236,20 @@ mod tests {
     use std::{sync::atomic::Ordering, time::Duration};
 
     use distlock_backend_kit::queue_entry::ContendersAhead;
-    use distlock_core::{FencingToken, HolderInfo};
+    use distlock_core::{FencingToken, HolderInfo, HolderLabel, OwnerId, Ttl};
 
     use super::*;
     use crate::rows::LockRow;
 
     const START: Moment = Moment::from_boot(Duration::from_secs(100));
 
-    fn label() -> HolderLabel {
-        HolderLabel::new("waiter").unwrap()
+    fn request(name: &str) -> AcquireRequest {
+        AcquireRequest::new(
+            LockName::new(name).unwrap(),
+            OwnerId::new(),
+            Ttl::new(Duration::from_secs(10)).unwrap(),
+            HolderLabel::new("waiter").unwrap(),
+        )
     }
 
     /// The pause after a poll that found leases with these remaining times, when the last ten polls
@@ -256,8 +257,8 @@ mod tests {
     fn pause_after_poll(leases: &[Duration]) -> Duration {
         let group = WaitGroup::adaptive();
         let rows = leases.iter().zip(0..).map(|(free_in, number)| {
-            let name = LockName::new(format!("lock-{number}")).unwrap();
-            let waiter = group.join(&name, &label(), START);
+            let request = request(&format!("lock-{number}"));
+            let waiter = group.join(&request, START);
             waiter.asleep.store(true, Ordering::Relaxed);
             let mut holder = HolderInfo::new("holder");
             holder.expires_in = Some(*free_in);
@@ -270,7 +271,7 @@ mod tests {
                 freed_at: None,
                 hint_remaining: Duration::from_secs(5),
             };
-            (name, Ok(row))
+            (request.name, Ok(row))
         });
         let rows = rows.collect();
         let mut waiting = group.waiting.lock();
@@ -290,7 +291,7 @@ mod tests {
     #[test]
     fn the_queue_entry_of_a_waiter_that_is_not_polled_is_not_renewed() {
         let group = WaitGroup::adaptive();
-        let waiter = group.join(&LockName::new("a").unwrap(), &label(), START);
+        let waiter = group.join(&request("a"), START);
         waiter.asleep.store(true, Ordering::Relaxed);
         let renewed = |now| group.waiting.lock().entries_due(now).len();
         assert_eq!(renewed(START), 1);
@@ -302,6 +303,26 @@ mod tests {
         );
         assert_eq!(renewed(later), 1);
         assert!(!waiter.note_polled(later));
+    }
+
+    /// The other waiters of the process keep its entry alive, so all other processes would wait for
+    /// the one that does not act.
+    #[test]
+    fn a_waiter_in_order_that_is_not_polled_is_skipped() {
+        let (group, mut request) = (WaitGroup::adaptive(), request("a"));
+        request.in_order = true;
+        let [idle, acts] = [(); 2].map(|()| group.join(&request, START));
+        let turns = |now| [&idle, &acts].map(|it| group.is_turn_of(&request.name, it, now));
+        assert_eq!(turns(START), [false, false], "the entry is not kept yet");
+        for awaited in group.waiting.lock().by_name.values_mut() {
+            awaited.position.kept(START, ContendersAhead::default());
+        }
+        assert_eq!(turns(START), [true, false]);
+        let later = START + Duration::from_secs(3);
+        acts.note_polled(later);
+        assert_eq!(turns(later), [false, true]);
+        idle.note_polled(later);
+        assert_eq!(turns(later), [true, false], "it has kept its place");
     }
 
     #[test]

@@ -14,7 +14,9 @@ use std::{
 };
 
 use distlock_backend_kit::queue_entry::{ContendersAhead, EntrySchedule, LearnsOfChange};
-use distlock_core::{FencingToken, HolderLabel, LockName, Moment, Result, sync::Mutex};
+use distlock_core::{
+    AcquireRequest, FencingToken, HolderLabel, LockName, Moment, Result, sync::Mutex,
+};
 use tokio::sync::Notify;
 
 use super::{
@@ -124,7 +126,9 @@ impl WaitState {
             Err(error) => {
                 tracing::debug!(%error, "queue entries were not renewed; it is tried again");
                 for entry in entries {
-                    self.update(entry, now, |at| at.not_kept(now, &error));
+                    let awaited = self.by_name.get(&entry.name);
+                    let in_order = awaited.is_some_and(AwaitedLock::has_waiter_in_order);
+                    self.update(entry, now, |at| at.not_kept(now, &error, in_order));
                 }
             }
         }
@@ -135,7 +139,8 @@ impl WaitState {
         entries.iter().filter(is_gone).cloned().collect()
     }
 
-    /// Notes a new position of an entry. Wakes the waiters if this process became the first.
+    /// Notes a new position of an entry. Wakes the waiters if this process became the first, by an
+    /// entry that is kept or without one.
     pub(crate) fn update(
         &mut self,
         entry: &QueueEntry,
@@ -148,9 +153,11 @@ impl WaitState {
         if awaited.entry_id != entry.id {
             return;
         }
-        let was_first = awaited.position.is_first();
+        let standing = |awaited: &AwaitedLock| (awaited.is_first(false), awaited.is_first(true));
+        let (was_first, was_first_in_order) = standing(awaited);
         note(&mut awaited.position);
-        if awaited.position.is_first() && !was_first {
+        let (is_first, is_first_in_order) = standing(awaited);
+        if is_first && !was_first || is_first_in_order && !was_first_in_order {
             // Waiters that are not asleep get a wake-up too: such a waiter may have read its
             // position just before this change, and may fall asleep after this change.
             for waiter in &awaited.waiters {
@@ -226,6 +233,27 @@ impl AwaitedLock {
         self.waiters.iter().any(|waiter| waiter.is_asleep(now))
     }
 
+    fn has_waiter_in_order(&self) -> bool {
+        self.waiters.iter().any(|waiter| waiter.in_order)
+    }
+
+    /// Whether no other process is ahead. `in_order`: for a waiter that passes nobody, so the store
+    /// must keep the entry.
+    pub(crate) const fn is_first(&self, in_order: bool) -> bool {
+        self.position.is_first() && (self.position.is_kept() || !in_order)
+    }
+
+    /// Whether this waiter may ask for the lock. Of the waiters that come in order, only the first
+    /// one that still acts may ask. A waiter that does not act would block the queue otherwise,
+    /// because the others keep the entry of the process alive.
+    pub(crate) fn is_turn_of(&self, waiter: &Arc<Waiter>, now: Moment) -> bool {
+        if !self.is_first(waiter.in_order) {
+            return false;
+        }
+        let mut present = self.waiters.iter().filter(|it| it.is_present(now));
+        !waiter.in_order || present.next().is_some_and(|it| Arc::ptr_eq(it, waiter))
+    }
+
     /// Wakes the waiters if this process is first in the queue.
     pub(crate) fn wake(&self) {
         if !self.position.is_first() {
@@ -237,9 +265,9 @@ impl AwaitedLock {
     }
 }
 
-/// The poller treats a waiter as absent when the waiter's future was not polled for this long. The
-/// poller then renews no queue entry and sends no poll for this waiter. A future that its runtime
-/// still polls is polled each second.
+/// A waiter counts as absent when its future was not polled for this long. The poller then renews
+/// no queue entry and sends no poll for this waiter, and the next waiter of this process gets its
+/// turn. A future that its runtime still polls is polled each second.
 const UNPOLLED_LIMIT: Duration = Duration::from_millis(2500);
 
 /// One contender.
@@ -247,6 +275,8 @@ pub(crate) struct Waiter {
     pub(crate) signal: Notify,
     /// The label of this contender.
     pub(crate) holder: HolderLabel,
+    /// Whether this contender passes nobody.
+    pub(crate) in_order: bool,
     /// Whether the waiter sleeps now. The value changes only under the mutex of the wait group.
     pub(crate) asleep: AtomicBool,
     /// The time of the last poll of the waiter's future. A caller can keep a future without polling
@@ -256,10 +286,11 @@ pub(crate) struct Waiter {
 }
 
 impl Waiter {
-    pub(crate) fn new(now: Moment, holder: HolderLabel) -> Self {
+    pub(crate) fn new(now: Moment, request: &AcquireRequest) -> Self {
         Self {
             signal: Notify::new(),
-            holder,
+            holder: request.holder.clone(),
+            in_order: request.in_order,
             asleep: AtomicBool::new(false),
             last_polled: Mutex::new(now),
         }
@@ -273,8 +304,11 @@ impl Waiter {
         now.since(before) >= UNPOLLED_LIMIT
     }
 
-    pub(crate) fn is_asleep(&self, now: Moment) -> bool {
-        let last_polled = *self.last_polled.lock();
-        self.asleep.load(Ordering::Relaxed) && now.since(last_polled) < UNPOLLED_LIMIT
+    fn is_present(&self, now: Moment) -> bool {
+        now.since(*self.last_polled.lock()) < UNPOLLED_LIMIT
+    }
+
+    fn is_asleep(&self, now: Moment) -> bool {
+        self.asleep.load(Ordering::Relaxed) && self.is_present(now)
     }
 }
