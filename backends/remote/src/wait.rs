@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock_backend_kit::OpenFlag;
-use distlock_core::{AcquireRequest, Attempt, Contender, Grant, OwnerId, Result, at_most};
+use distlock_core::{AcquireRequest, Attempt, Contender, Error, Grant, OwnerId, Result, at_most};
 use distlock_wire::v1::{self, answer, operation::Operation as Asked, waiter_step::Step};
 
 use crate::{
@@ -30,6 +30,8 @@ pub(crate) struct RemoteContender {
     joined: Option<Joined>,
     /// Whether no other waiter is ahead.
     first: bool,
+    /// The owner of the last attempt, while it has no answer.
+    unanswered: Option<OwnerId>,
 }
 
 /// The place of a waiter in one session.
@@ -56,6 +58,7 @@ impl RemoteContender {
             request,
             joined: None,
             first: true,
+            unanswered: None,
         };
         let joined = contender.enter().await;
         joined.map_err(|error| located(error, "contend", Some(&contender.request.name)))?;
@@ -91,10 +94,33 @@ impl RemoteContender {
 
     /// Makes an attempt, for another owner than that of the request, if one is given.
     async fn try_once(&mut self, owner: Option<OwnerId>) -> Result<Attempt<Grant>> {
+        let asks_as = owner.unwrap_or(self.request.owner);
+        let unanswered = self.unanswered == Some(asks_as);
         if !self.joined.as_ref().is_some_and(Joined::is_live) {
             self.joined = None;
             self.enter().await?;
+            // The place of the old session is lost. An attempt that may have been granted is asked
+            // about from any place.
+            if self.request.in_order && !self.first && !unanswered {
+                return Ok(Attempt::Busy(None));
+            }
         }
+        self.unanswered = Some(asks_as);
+        let attempt = self.ask_in_place(owner, asks_as).await;
+        // An earlier attempt without an answer may have happened although this one did not.
+        let is_open = |error: &Error| unanswered || !error.did_not_happen();
+        if !attempt.as_ref().is_err_and(is_open) {
+            self.unanswered = None;
+        }
+        attempt
+    }
+
+    /// Asks for the lock from the place in the present session.
+    async fn ask_in_place(
+        &mut self,
+        owner: Option<OwnerId>,
+        asks_as: OwnerId,
+    ) -> Result<Attempt<Grant>> {
         let Some(joined) = &mut self.joined else {
             return Err(no_answer("the waiter has no place"));
         };
@@ -109,8 +135,8 @@ impl RemoteContender {
             _ => return Err(wrong_kind()),
         };
         let link = &self.handle.link;
-        let (name, owner) = (&self.request.name, owner.unwrap_or(self.request.owner));
-        let (attempt, first) = read_attempt(answer, name, owner, &joined.session, link)?;
+        let name = &self.request.name;
+        let (attempt, first) = read_attempt(answer, name, asks_as, &joined.session, link)?;
         // After the answer "busy" the server waits for this waiter without being asked.
         joined.armed = matches!(attempt, Attempt::Busy(_));
         self.first = first;

@@ -215,3 +215,74 @@ async fn the_next_server_is_asked_when_one_is_gone() {
     released.unwrap();
     assert!(!is_held(&*memory.lock(), &held.name).await);
 }
+
+/// The place in the queue is lost with the session, so another waiter is first after it. Where the
+/// server waits as one process at its store, the store does not see the order of its clients.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fair_waiter_passes_nobody_after_the_end_of_its_session() {
+    let folder = tempfile::tempdir().unwrap();
+    let drivers = Drivers::new()
+        .with(Arc::new(RemoteDriver))
+        .with(Arc::new(distlock_sql::SqliteDriver));
+    let url = format!("sqlite:{}", folder.path().join("locks.db").display());
+    let mut config = ServerConfig::default();
+    config.listen = Some("127.0.0.1:0".to_owned());
+    let store = drivers.open(url.as_str()).await.unwrap();
+    let server = LockServer::start(config, store).await.unwrap();
+    let address = server.address().unwrap();
+    tokio::spawn(server.run(std::future::pending()));
+    let proxy = FaultProxy::start(address).await.unwrap();
+    let fair = || {
+        let mut request = request("a");
+        request.in_order = true;
+        request
+    };
+    let via_proxy = open(&format!("distlock://{}", proxy.address())).await;
+    let (first, direct) = (
+        via_proxy.backend(),
+        open(&format!("distlock://{address}")).await,
+    );
+    let second = direct.backend();
+    for granted in [false, true] {
+        let holder = request("a");
+        let attempt = second.try_acquire(&holder).await.unwrap();
+        assert!(matches!(attempt, Attempt::Acquired(_)), "{attempt:?}");
+        let asked = fair();
+        let mut one = first.contend(&asked).await.unwrap();
+        assert!(one.is_first());
+        let next = fair();
+        let mut two = second.contend(&next).await.unwrap();
+        second.release(&lease(&holder)).await.unwrap();
+        if granted {
+            // The server grants the lock, and its answer is lost with the session.
+            proxy.swallow_one_reply();
+            let error = one.attempt().await.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+        } else {
+            proxy.reset();
+            // The client has noticed it by then.
+            SystemClock.sleep(Duration::from_millis(200)).await;
+        }
+        let attempt = loop {
+            match one.attempt().await {
+                // The next connection comes after a pause.
+                Err(error) if error.is_retryable() => {
+                    SystemClock.sleep(Duration::from_millis(20)).await;
+                }
+                answer => break answer.unwrap(),
+            }
+        };
+        if granted {
+            assert!(matches!(attempt, Attempt::Acquired(_)), "{attempt:?}");
+            first.release(&lease(&asked)).await.unwrap();
+        } else {
+            assert!(matches!(attempt, Attempt::Busy(None)), "{attempt:?}");
+        }
+        one.leave().await.unwrap();
+        assert!(!is_held(&*second, &holder.name).await);
+        let attempt = two.attempt().await.unwrap();
+        assert!(matches!(attempt, Attempt::Acquired(_)), "{attempt:?}");
+        two.leave().await.unwrap();
+        second.release(&lease(&next)).await.unwrap();
+    }
+}
