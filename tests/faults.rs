@@ -392,6 +392,7 @@ fn cycles_command(hold: Duration, count: u32) -> Command {
             ttl: TTL,
             wait: Duration::from_secs(20),
             renew: true,
+            fair: false,
             not_before: Duration::ZERO,
         },
         hold,

@@ -68,6 +68,7 @@ async fn waiters_get_their_turns(url: &str, count_entries: impl AsyncFn() -> u32
             ttl,
             wait: BOUND * 2,
             renew: true,
+            fair: false,
             not_before: Duration::ZERO,
         };
         let command = Command::Cycles {

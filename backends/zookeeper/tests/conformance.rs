@@ -231,6 +231,7 @@ async fn stop_and_continue(
             ttl: SESSION,
             wait: Duration::from_secs(1),
             renew: false,
+            fair: false,
             not_before: Duration::ZERO,
         };
         worker.send(&Command::Acquire(ask)).await?;

@@ -1,6 +1,7 @@
 //! Property: a waiter gets a lock that becomes free, and gives up in time when the lock stays held.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -8,16 +9,18 @@ use std::{
     time::Duration,
 };
 
-use distlock_core::{Attempt, ErrorKind, Guard, Locker, Wakeup};
+use distlock_core::{Attempt, ErrorKind, Fairness, Guard, Locker, Wakeup};
 
 use crate::{
     Outcome,
     failure::{ensure, ensure_eq, expect_error, fail},
+    history::{History, Hold},
     spec::{Spec, case},
     support::{
         Context, SLACK, SOON, acquire_free, acquire_within, eventually, expect_busy, inspect_lock,
         join, now, release_clean, sleep, soon, start, within,
     },
+    worker::{Ask, Command, Reply, Worker},
 };
 
 pub(crate) const CASES: &[Spec] = &[
@@ -79,8 +82,16 @@ pub(crate) const CASES: &[Spec] = &[
         Order
     ),
     case!(
-        waiting::a_fair_guard_gives_other_clients_a_turn,
-        "behind a fair guard a task of the same client does not pass another client that waits",
+        waiting::eight_processes_keep_their_order,
+        "of eight processes that wait in order one is killed, one stands still and one is \
+         cancelled; the others are served in their order, and the stopped one when it goes on",
+        Order,
+        Processes
+    ),
+    case!(
+        waiting::a_fair_task_passes_no_other_client,
+        "a fair task does not pass another client that waits when a task of its own client, fair \
+         or not, releases the lock",
         Order
     ),
     case!(
@@ -202,14 +213,16 @@ async fn timeout_names_the_holder(cx: Context) -> Outcome {
         Attempt::Acquired(guard) => guard,
         Attempt::Busy(holder) => fail!("held by {holder:?}"),
     };
-    for locker in [&holder, &other] {
-        let answer = locker
-            .lock(&name)
-            .ttl(cx.long_ttl())
-            .wait(Duration::from_millis(300))
-            .acquire()
-            .await;
+    let fair = cx.capabilities().fairness != Fairness::None;
+    for (locker, fair) in [(&holder, false), (&other, false), (&other, fair)] {
+        let mut wanted = locker.lock(&name).ttl(cx.long_ttl());
+        if fair {
+            wanted = wanted.fair();
+        }
+        let answer = wanted.wait(Duration::from_millis(300)).acquire().await;
         let error = expect_error("acquire of a held lock", answer, &[ErrorKind::Timeout])?;
+        let seen = error.holder().map(|holder| holder.holder.as_str());
+        ensure_eq!(seen, Some("ada@engine:1843"), "the holder of the error");
         let text = error.to_string();
         ensure!(
             text.contains("ada@engine:1843"),
@@ -444,27 +457,129 @@ async fn until_waiting(client: &Locker, name: &str, count: u32) -> Outcome {
     .await
 }
 
-async fn a_fair_guard_gives_other_clients_a_turn(cx: Context) -> Outcome {
-    let ((here, there), name) = (cx.two_lockers().await?, cx.name("a"));
+async fn a_fair_task_passes_no_other_client(cx: Context) -> Outcome {
+    let (here, there) = cx.two_lockers().await?;
     there.ready().await?;
-    let guard = acquire_fair(&here, &name).await?;
-    let served = Arc::new(AtomicUsize::new(0));
-    let mut tasks = Vec::new();
-    for client in [&there, &here] {
-        tasks.push(start({
-            let (client, name, served) = (client.clone(), name.clone(), Arc::clone(&served));
-            async move {
-                let guard = acquire_fair(&client, &name).await?;
-                let order = served.fetch_add(1, Ordering::SeqCst);
-                release_clean(guard).await?;
-                Ok(order)
-            }
-        }));
-        until_waiting(&here, &name, 1).await?;
+    for (name, fair) in [(cx.name("fair"), true), (cx.name("plain"), false)] {
+        let guard = if fair {
+            acquire_fair(&here, &name).await?
+        } else {
+            acquire_free(&here, &name, cx.long_ttl()).await?
+        };
+        // The entry of the guard leaves the queue in the background.
+        eventually("the queue is empty", SOON, || async {
+            let waiters = inspect_lock(&here, &name).await?.waiters;
+            Ok(waiters.unwrap_or_default() == 0)
+        })
+        .await?;
+        let served = Arc::new(AtomicUsize::new(0));
+        let mut tasks = Vec::new();
+        for client in [&there, &here] {
+            tasks.push(start({
+                let (client, name, served) = (client.clone(), name.clone(), Arc::clone(&served));
+                async move {
+                    let guard = acquire_fair(&client, &name).await?;
+                    let order = served.fetch_add(1, Ordering::SeqCst);
+                    release_clean(guard).await?;
+                    Ok(order)
+                }
+            }));
+            until_waiting(&here, &name, 1).await?;
+        }
+        release_clean(guard).await?;
+        ensure_eq!(
+            join(tasks).await?,
+            vec![0, 1],
+            "the order of being served after a guard, fair: {fair}"
+        );
+    }
+    Ok(())
+}
+
+/// The eight waiters: seven worker processes, and between them a task of this process, which is
+/// cancelled.
+const WAITERS: usize = 8;
+const KILLED: usize = 1;
+const STOPPED: usize = 3;
+const CANCELLED: usize = 5;
+
+async fn eight_processes_keep_their_order(cx: Context) -> Outcome {
+    let (holder, here, name) = (cx.locker().await?, cx.locker().await?, cx.name("a"));
+    here.ready().await?;
+    let mut workers = BTreeMap::new();
+    for place in (0..WAITERS).filter(|place| *place != CANCELLED) {
+        workers.insert(place, cx.worker().await?);
+    }
+    let guard = acquire_free(&holder, &name, cx.long_ttl()).await?;
+    let command = Command::Cycles {
+        ask: Ask {
+            name: name.clone(),
+            ttl: cx.long_ttl(),
+            wait: Duration::from_secs(40),
+            renew: true,
+            fair: true,
+            not_before: Duration::ZERO,
+        },
+        hold: Duration::from_millis(20),
+        count: 1,
+    };
+    let mut cancelled = None;
+    for (place, count) in (0..WAITERS).zip(1..) {
+        if let Some(worker) = workers.get_mut(&place) {
+            worker.send(&command).await?;
+        } else {
+            let (here, name) = (here.clone(), name.clone());
+            cancelled = Some(start(async move { acquire_fair(&here, &name).await }));
+        }
+        // All clients of a lock server may share one place in the queue of its store.
+        let joined = until_waiting(&holder, &name, count);
+        let _ = within(Duration::from_millis(300), joined).await;
+    }
+    let (killed, stopped) = (workers.remove(&KILLED), workers.remove(&STOPPED));
+    let (Some(killed), Some(mut stopped)) = (killed, stopped) else {
+        fail!("these are workers");
+    };
+    killed.kill().await?;
+    stopped.stop()?;
+    if let Some(task) = cancelled {
+        task.abort();
     }
     release_clean(guard).await?;
-    ensure_eq!(join(tasks).await?, vec![0, 1], "the order of being served");
+    let (mut served, history) = (Vec::new(), History::new());
+    let serving = async {
+        for (place, worker) in &mut workers {
+            let hold = only_hold(worker).await?;
+            served.push((hold.token, *place));
+            history.record(hold);
+        }
+        Ok(())
+    };
+    // The places of the waiters that are gone end with their entries or sessions.
+    let limit = SOON + cx.capabilities().session_timeout.unwrap_or_default();
+    let in_time: Option<Outcome> = within(limit, serving).await;
+    let Some(all_served) = in_time else {
+        fail!("not all were served within {limit:?}: {served:?}");
+    };
+    all_served?;
+    served.sort_unstable();
+    let places: Vec<_> = served.into_iter().map(|(_, place)| place).collect();
+    ensure_eq!(places, vec![0, 2, 4, 6, 7], "the order of being served");
+    stopped.go_on()?;
+    history.record(soon("the stopped one is served", only_hold(&mut stopped)).await??);
+    history.check()?;
     Ok(())
+}
+
+/// The hold of a worker's only cycle.
+async fn only_hold(worker: &mut Worker) -> Outcome<Hold> {
+    let reply = worker.reply().await?;
+    let Reply::Cycles { holds, .. } = &reply else {
+        fail!("a worker did not answer with its cycle: {reply:?}");
+    };
+    match holds.as_slice() {
+        [hold] => Ok(hold.clone()),
+        _ => fail!("a waiter was not served: {reply:?}"),
+    }
 }
 
 async fn a_fair_attempt_passes_no_waiter(cx: Context) -> Outcome {

@@ -4,6 +4,7 @@
 
 use std::{process::Stdio, time::Duration};
 
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines},
     process::{Child, ChildStdin, ChildStdout},
@@ -142,6 +143,7 @@ impl Worker {
             ttl,
             wait,
             renew: true,
+            fair: false,
             not_before: Duration::ZERO,
         };
         let reply = self.ask(&Command::Acquire(ask)).await?;
@@ -173,6 +175,31 @@ impl Worker {
             Reply::Released { report, .. } => Ok(report),
             other => fail!("a worker could not release: {other:?}"),
         }
+    }
+
+    /// Stops the worker with SIGSTOP: the process stands still until [`Worker::go_on`].
+    ///
+    /// # Errors
+    /// When the process has ended, or the system refuses the signal.
+    pub(crate) fn stop(&self) -> Outcome {
+        self.signal(Signal::STOP)
+    }
+
+    /// Lets a stopped worker go on.
+    ///
+    /// # Errors
+    /// As [`Worker::stop`].
+    pub(crate) fn go_on(&self) -> Outcome {
+        self.signal(Signal::CONT)
+    }
+
+    fn signal(&self, signal: Signal) -> Outcome {
+        let process = self.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        let Some(process) = process else {
+            fail!("the worker has ended");
+        };
+        kill_process(process, signal)
+            .map_err(|error| Failure::new(format!("signal a worker: {error}")))
     }
 
     /// Kills the worker with SIGKILL and waits until the process has ended.

@@ -184,8 +184,11 @@ async fn wait_for_start(ask: &Ask) -> Moment {
 }
 
 async fn acquire(locker: &Locker, ask: &Ask) -> Result<Guard> {
-    locker
-        .lock(&ask.name)
+    let mut wanted = locker.lock(&ask.name);
+    if ask.fair {
+        wanted = wanted.fair();
+    }
+    wanted
         .ttl(ask.ttl)
         .wait(ask.wait)
         .renew(if ask.renew {

@@ -66,6 +66,8 @@ pub struct Ask {
     pub wait: Duration,
     /// Whether the lock is renewed automatically.
     pub renew: bool,
+    /// Whether the lock is taken in the order of arrival.
+    pub fair: bool,
     /// The earliest moment to start.
     pub not_before: Duration,
 }
