@@ -11,37 +11,63 @@ use crate::{exit::Failure, global::Global};
 /// The step that the reader of a failure can take. `Display` begins with a semicolon.
 #[derive(Debug)]
 pub(crate) struct Advice {
-    remedy: Remedy,
+    step: Step,
     name: Option<LockName>,
     /// The flags that name the store of this call, each after a space.
     pub(crate) store_flags: String,
+}
+
+/// What the reader can do.
+#[derive(Debug)]
+enum Step {
+    /// What the library advises.
+    Remedy(Remedy),
+    /// Give the semaphore this number of permits.
+    Resize(u32),
 }
 
 impl Advice {
     /// The remedy of an error, for users of the tool.
     pub(crate) fn of(error: &Error) -> Option<Self> {
         Some(Self {
-            remedy: error.remedy()?.clone(),
+            step: Step::Remedy(error.remedy()?.clone()),
             name: error.name().cloned(),
             store_flags: String::new(),
         })
+    }
+
+    /// The change of the number of permits that a semaphore has on record.
+    pub(crate) const fn to_resize(name: LockName, permits: u32) -> Self {
+        Self {
+            step: Step::Resize(permits),
+            name: Some(name),
+            store_flags: String::new(),
+        }
     }
 }
 
 impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.remedy, &self.name) {
-            (Remedy::WaitLonger, Some(name)) => {
-                let (name, flags) = (quote_for_shell(name.as_str()), &self.store_flags);
+        let flags = &self.store_flags;
+        match (&self.step, &self.name) {
+            (Step::Remedy(Remedy::WaitLonger), Some(name)) => {
+                let name = quote_for_shell(name.as_str());
                 let look = format!("look with `distlock inspect {name}{flags}`");
                 write!(f, "; allow more time with `--wait`, {look}")
             }
-            (Remedy::Migrate { first, .. }, _) => {
+            (Step::Resize(permits), Some(name)) => {
+                let name = quote_for_shell(name.as_str());
+                write!(
+                    f,
+                    "; `distlock resize {name} --permits {permits}{flags}` changes it"
+                )
+            }
+            (Step::Remedy(Remedy::Migrate { first, .. }), _) => {
                 f.write_str("; ")?;
                 if let Some(statement) = first {
                     write!(f, "run `{statement}` on the database and then ")?;
                 }
-                write!(f, "run `distlock migrate{}`", self.store_flags)
+                write!(f, "run `distlock migrate{flags}`")
             }
             _ => Ok(()),
         }
@@ -119,6 +145,11 @@ mod tests {
             };
             Failure::from(Error::new(ErrorKind::InvalidConfig, "absent").with_remedy(remedy))
         };
+        let other_number = || {
+            let mut failure = Failure::usage("8 permits");
+            failure.advice = Some(Advice::to_resize(name.clone(), 9));
+            failure
+        };
         let drop = Some("DROP TABLE distributed_queue");
         for (failure, backend, config, says) in [
             (busy(), None, None, "`distlock inspect 'a`b'`"),
@@ -133,6 +164,12 @@ mod tests {
                 Some("redis://u:hunter2@h"),
                 Some("x.toml"),
                 "`distlock inspect 'a`b' --config x.toml --backend 'redis://u:***@h'`",
+            ),
+            (
+                other_number(),
+                Some("redis://h"),
+                None,
+                "permits; `distlock resize 'a`b' --permits 9 --backend redis://h` changes it",
             ),
             (absent(None), None, None, "absent; run `distlock migrate`"),
             (

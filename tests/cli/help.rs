@@ -2,7 +2,7 @@
 
 use crate::support::Home;
 
-const COMMANDS: [&[&str]; 37] = [
+const COMMANDS: [&[&str]; 38] = [
     &[],
     &["demo"],
     &["demo", "recipes"],
@@ -17,6 +17,7 @@ const COMMANDS: [&[&str]; 37] = [
     &["inspect"],
     &["list"],
     &["force-release"],
+    &["resize"],
     &["jobs"],
     &["gateway"],
     &["gateway", "run"],

@@ -1,5 +1,5 @@
 //! `distlock run --read`, `--write`, `--permits` and `--fair`: who runs together, and what
-//! `inspect` and `list` show.
+//! `inspect`, `list` and `resize` show.
 
 use std::fs;
 
@@ -126,7 +126,41 @@ impl<'a> Shared<'a> {
         assert_ne!(other.code, 0, "{other:?}");
         let names_both = ["3", "4"].iter().all(|it| other.stderr.contains(it));
         assert!(names_both, "{other:?}");
+        self.capacity_is_changed(&other.stderr);
         self.end("done", &mut two);
+        let nobody = self
+            .run(&["resize", "jobs", "--permits", "5", "--json"])
+            .json();
+        assert_eq!(nobody["on_record"], false, "{nobody}");
+    }
+
+    /// Two of three permits are held. `refused` is the message to a caller that asked for one of 4.
+    fn capacity_is_changed(&self, refused: &str) {
+        let advised = "`distlock resize jobs --permits 4` changes it";
+        assert!(refused.contains(advised), "{refused}");
+        let changed = self.run(&["resize", "jobs", "--permits", "4"]);
+        assert_eq!(changed.code, 0, "{changed:?}");
+        let says = "2 of 4 permits are free, 1 holder";
+        assert!(changed.stderr.contains(says), "{changed:?}");
+        let script = "echo $DISTLOCK_INDICES";
+        let wanted = [
+            "run",
+            "--permits",
+            "2/4",
+            "jobs",
+            "-n",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ];
+        let got = self.run(&wanted);
+        assert_eq!((got.code, got.stdout.trim()), (0, "2,3"), "{got:?}");
+        let less = self.run(&["resize", "jobs", "--permits", "1", "--json"]);
+        let says = json!({"name": "jobs", "capacity": 1, "on_record": true});
+        assert_eq!(less.json(), says, "{less:?}");
+        let busy = self.run(&["run", "--permits", "1/1", "jobs", "-n", "--", "true"]);
+        assert_eq!(busy.code, 75, "the two that are held fill it: {busy:?}");
     }
 }
 
@@ -152,6 +186,21 @@ fn impossible_options_change_nothing() {
         assert_ne!(done.code, 0, "{words:?}: {done:?}");
         assert!(done.stderr.contains(says), "{words:?}: {done:?}");
         assert!(!ran.exists(), "{words:?}");
+    }
+}
+
+#[test]
+fn impossible_numbers_of_permits_are_refused() {
+    let home = Home::new();
+    for (words, says) in [
+        (["resize", "x", "--permits", "0"], "of 0 permits"),
+        (["resize", "x", "--permits", "30001"], "30000"),
+        (["resize", "x", "--permits", "many"], "many"),
+        (["resize", "~shared~/x", "--permits", "2"], "~shared~/"),
+    ] {
+        let done = home.run(words);
+        assert_eq!(done.code, 64, "{words:?}: {done:?}");
+        assert!(done.stderr.contains(says), "{words:?}: {done:?}");
     }
 }
 

@@ -3,14 +3,19 @@
 use std::{ffi::OsString, pin::pin, time::Duration};
 
 use clap::Args;
-use distlock::{Clock, ErrorKind, Guard, HolderLabel, LockName, Locker, Moment, Released, Store};
+use distlock::{
+    Clock, Error, ErrorKind, Guard, HolderLabel, LockName, Locker, Moment, Released, Store,
+};
 use distlock_recipes::{
     Due, Periodic,
-    shared::{self as shared_locks, RwLock, Semaphore, SharedBuilder, SharedGuard},
+    shared::{
+        self as shared_locks, RwLock, Semaphore, SharedBuilder, SharedGuard, SharedInfo, SharedKind,
+    },
 };
 use rustix::process::Signal;
 
 use crate::{
+    advice::Advice,
     context::{Context, Sharing},
     drivers,
     exit::{Failure, Outcome, code, code_of_signal},
@@ -361,7 +366,7 @@ impl Run {
                 busy.code = self.busy_exit_code;
                 return Err(busy);
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(self.refusal(store, name, error).await),
         };
         let taken_at = locker.clock().now();
 
@@ -416,6 +421,31 @@ impl Run {
             periodic = periodic.retry_failed();
         }
         Ok(Period { periodic, every })
+    }
+
+    /// The failure when the lock was refused. It names the command that changes the number of
+    /// permits, if another number than that of this call is on record.
+    async fn refusal(&self, store: &Store, name: &LockName, error: Error) -> Failure {
+        let is_wrong = error.kind() == ErrorKind::InvalidArgument;
+        let mut failure = Failure::from(error);
+        let Some(Permits { count, capacity }) = self.permits.filter(|_| is_wrong) else {
+            return failure;
+        };
+        let is_other = |it: &SharedInfo| match it.kind {
+            SharedKind::Semaphore {
+                capacity: stored, ..
+            } => stored != capacity,
+            _ => false,
+        };
+        // A wish that no semaphore of this number could meet has an error of its own.
+        if Semaphore::new(store, name.as_str(), capacity).is_ok()
+            && (1..=capacity).contains(&count)
+            && let Ok(found) = shared_locks::inspect(store, name.as_str()).await
+            && found.iter().any(is_other)
+        {
+            failure.advice = Some(Advice::to_resize(name.clone(), capacity));
+        }
+        failure
     }
 
     /// Whether others may hold the lock at the same time.
