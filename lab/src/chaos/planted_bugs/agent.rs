@@ -11,13 +11,14 @@ use std::{future::pending, sync::Arc, time::Duration};
 use anyhow::Result;
 use async_trait::async_trait;
 use distlock::{
-    Attempt, Clock as _, DistLock, Moment, OwnerId, Store, SystemClock, Ttl,
+    Attempt, Clock as _, DistLock, Moment, Store, SystemClock, Ttl,
     backend::{AcquireRequest, Contender, Grant},
 };
 use distlock_conformance::LockLayer;
 use distlock_server::{LockServer, ServerConfig};
+use futures_util::future::BoxFuture;
 
-use super::kinds::StoreBug;
+use super::{attempts::AroundAttempts, kinds::StoreBug};
 
 /// Opens a store through an agent with this bug, which serves until the process ends.
 pub(super) async fn open(bug: StoreBug, url: &str) -> Result<Store> {
@@ -25,6 +26,7 @@ pub(super) async fn open(bug: StoreBug, url: &str) -> Result<Store> {
     let lock = EarlyLeases {
         inner: behind.backend(),
         bug,
+        joined: None,
     };
     let mut config = ServerConfig::default();
     config.listen = Some("127.0.0.1:0".to_owned());
@@ -40,6 +42,8 @@ pub(super) async fn open(bug: StoreBug, url: &str) -> Result<Store> {
 struct EarlyLeases {
     inner: Arc<dyn DistLock>,
     bug: StoreBug,
+    /// The moment at which the waiter joined whose layer this is.
+    joined: Option<Moment>,
 }
 
 impl EarlyLeases {
@@ -50,9 +54,8 @@ impl EarlyLeases {
         half
     }
 
-    /// Returns the grant of a half, requested at `sent`, as the grant of the whole lease. `waited`
-    /// is the time from the joining of its waiter to that request.
-    fn whole(&self, half: &AcquireRequest, grant: Grant, sent: Moment, waited: Duration) -> Grant {
+    /// Returns the grant of a half, requested at `sent`, as the grant of the whole lease.
+    fn whole(&self, half: &AcquireRequest, grant: Grant, sent: Moment) -> Grant {
         let (early, mut grant) = (half.ttl.duration(), grant);
         grant.valid_for += early;
         grant.counts_from = match self.bug {
@@ -62,7 +65,7 @@ impl EarlyLeases {
         if self.bug == StoreBug::LeaseFromJoining {
             // Right for a unary call, whose caller counts from the same moment. The caller here
             // counts from its last attempt.
-            grant.valid_for += waited;
+            grant.valid_for += self.joined.map_or(Duration::ZERO, |it| sent.since(it));
         }
         grant
     }
@@ -77,65 +80,30 @@ impl LockLayer for EarlyLeases {
     async fn reopen(&self) -> distlock::Result<Self> {
         Ok(Self {
             inner: self.inner.reopen().await?,
-            bug: self.bug,
+            ..self.clone()
         })
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> distlock::Result<Attempt<Grant>> {
-        let (half, sent) = (Self::half(request), SystemClock.now());
-        let attempt = self.inner.try_acquire(&half).await?;
-        Ok(attempt.map(|grant| self.whole(&half, grant, sent, Duration::ZERO)))
+        self.attempt_below(&Self::half(request)).await
     }
 
     async fn contend(&self, request: &AcquireRequest) -> distlock::Result<Box<dyn Contender>> {
-        let half = Self::half(request);
-        Ok(Box::new(EarlyContender {
-            inner: self.inner.contend(&half).await?,
-            lock: self.clone(),
-            half,
-            joined: SystemClock.now(),
-        }))
-    }
-}
-
-/// A waiter for one of these locks.
-struct EarlyContender {
-    inner: Box<dyn Contender>,
-    lock: EarlyLeases,
-    half: AcquireRequest,
-    joined: Moment,
-}
-
-impl EarlyContender {
-    fn whole(&self, attempt: Attempt<Grant>, sent: Moment) -> Attempt<Grant> {
-        let waited = sent.since(self.joined);
-        attempt.map(|grant| self.lock.whole(&self.half, grant, sent, waited))
+        let mut layer = self.clone();
+        layer.joined = Some(SystemClock.now());
+        layer.contend_below(&Self::half(request)).await
     }
 }
 
 #[async_trait]
-impl Contender for EarlyContender {
-    async fn attempt(&mut self) -> distlock::Result<Attempt<Grant>> {
+impl AroundAttempts for EarlyLeases {
+    async fn around(
+        &self,
+        half: &AcquireRequest,
+        attempt: BoxFuture<'_, distlock::Result<Attempt<Grant>>>,
+    ) -> distlock::Result<Attempt<Grant>> {
         let sent = SystemClock.now();
-        let attempt = self.inner.attempt().await?;
-        Ok(self.whole(attempt, sent))
-    }
-
-    async fn attempt_as(&mut self, owner: OwnerId) -> distlock::Result<Attempt<Grant>> {
-        let sent = SystemClock.now();
-        let attempt = self.inner.attempt_as(owner).await?;
-        Ok(self.whole(attempt, sent))
-    }
-
-    fn is_first(&self) -> bool {
-        self.inner.is_first()
-    }
-
-    async fn wait(&mut self, at_most: Duration) {
-        self.inner.wait(at_most).await;
-    }
-
-    async fn leave(self: Box<Self>) -> distlock::Result<()> {
-        self.inner.leave().await
+        let attempt = attempt.await?;
+        Ok(attempt.map(|grant| self.whole(half, grant, sent)))
     }
 }

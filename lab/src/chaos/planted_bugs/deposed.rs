@@ -14,16 +14,19 @@ use std::{
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use distlock::{
-    Attempt, DistLock, Epoch, Error, ErrorKind, LossReason, OwnerId, Store, SystemClock,
+    Attempt, DistLock, Epoch, Error, ErrorKind, LossReason, Store, SystemClock,
     backend::{AcquireRequest, Contender, Grant, Lease, LossFeed, Renewal, Renewed},
 };
 use distlock_conformance::LockLayer;
 use distlock_core::sync::Mutex;
+use futures_util::future::BoxFuture;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
     time::timeout,
 };
+
+use super::attempts::AroundAttempts;
 
 /// Time-out for the answer of a former leader.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
@@ -242,15 +245,11 @@ impl LockLayer for DeposedLock {
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> distlock::Result<Attempt<Grant>> {
-        let attempt = self.below().try_acquire(request).await?;
-        Ok(self.belief.without_loss_feed(attempt).await)
+        self.attempt_below(request).await
     }
 
     async fn contend(&self, request: &AcquireRequest) -> distlock::Result<Box<dyn Contender>> {
-        Ok(Box::new(DeposedContender {
-            inner: self.below().contend(request).await?,
-            belief: self.belief.clone(),
-        }))
+        self.contend_below(request).await
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> distlock::Result<Renewed> {
@@ -261,38 +260,14 @@ impl LockLayer for DeposedLock {
     }
 }
 
-/// A contender whose grants have no feed of losses.
-struct DeposedContender {
-    inner: Box<dyn Contender>,
-    belief: BelievedLeader,
-}
-
 #[async_trait]
-impl Contender for DeposedContender {
-    async fn attempt(&mut self) -> distlock::Result<Attempt<Grant>> {
-        Ok(self
-            .belief
-            .without_loss_feed(self.inner.attempt().await?)
-            .await)
-    }
-
-    async fn attempt_as(&mut self, owner: OwnerId) -> distlock::Result<Attempt<Grant>> {
-        Ok(self
-            .belief
-            .without_loss_feed(self.inner.attempt_as(owner).await?)
-            .await)
-    }
-
-    fn is_first(&self) -> bool {
-        self.inner.is_first()
-    }
-
-    async fn wait(&mut self, at_most: Duration) {
-        self.inner.wait(at_most).await;
-    }
-
-    async fn leave(self: Box<Self>) -> distlock::Result<()> {
-        self.inner.leave().await
+impl AroundAttempts for DeposedLock {
+    async fn around(
+        &self,
+        _request: &AcquireRequest,
+        attempt: BoxFuture<'_, distlock::Result<Attempt<Grant>>>,
+    ) -> distlock::Result<Attempt<Grant>> {
+        Ok(self.belief.without_loss_feed(attempt.await?).await)
     }
 }
 

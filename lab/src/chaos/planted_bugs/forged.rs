@@ -9,11 +9,12 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use distlock::{
-    Attempt, DistLock, Error, ErrorKind, FencingToken, OwnerId, Store, SystemClock,
+    Attempt, DistLock, Error, ErrorKind, FencingToken, Store, SystemClock,
     backend::{AcquireRequest, Contender, Grant, Lease, Renewal, Renewed, micros, unix_time},
 };
 use distlock_conformance::LockLayer;
 use distlock_wire::v1::{RenewLease, lock_service_client::LockServiceClient};
+use futures_util::future::BoxFuture;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::Deserialize;
 use sha2::Sha256;
@@ -21,7 +22,7 @@ use tokio::time::timeout;
 use tonic::transport::Endpoint;
 use uuid::Uuid;
 
-use super::kinds::StoreBug;
+use super::{attempts::AroundAttempts, kinds::StoreBug};
 use crate::chaos::worker_settings::WorkerSettings;
 
 /// Time-out for the answer to a claim.
@@ -111,23 +112,6 @@ struct ClaimingLock {
     forger: Arc<Forger>,
 }
 
-impl ClaimingLock {
-    /// Claims the lock if the server grants nothing to anybody new.
-    async fn claim_after(
-        &self,
-        answer: distlock::Result<Attempt<Grant>>,
-        request: &AcquireRequest,
-    ) -> distlock::Result<Attempt<Grant>> {
-        let is_recovering = |error: &Error| error.kind() == ErrorKind::Unavailable;
-        if answer.as_ref().is_err_and(is_recovering)
-            && let Ok(Ok(Some(grant))) = timeout(ANSWER_TIMEOUT, self.forger.claim(request)).await
-        {
-            return Ok(Attempt::Acquired(grant));
-        }
-        answer
-    }
-}
-
 #[async_trait]
 impl LockLayer for ClaimingLock {
     fn below(&self) -> Arc<dyn DistLock> {
@@ -142,49 +126,29 @@ impl LockLayer for ClaimingLock {
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> distlock::Result<Attempt<Grant>> {
-        let answer = self.inner.try_acquire(request).await;
-        self.claim_after(answer, request).await
+        self.attempt_below(request).await
     }
 
     async fn contend(&self, request: &AcquireRequest) -> distlock::Result<Box<dyn Contender>> {
-        Ok(Box::new(ClaimingContender {
-            inner: self.inner.contend(request).await?,
-            lock: self.clone(),
-            request: request.clone(),
-        }))
+        self.contend_below(request).await
     }
-}
-
-/// A waiter for one of these locks.
-struct ClaimingContender {
-    inner: Box<dyn Contender>,
-    lock: ClaimingLock,
-    request: AcquireRequest,
 }
 
 #[async_trait]
-impl Contender for ClaimingContender {
-    async fn attempt(&mut self) -> distlock::Result<Attempt<Grant>> {
-        let answer = self.inner.attempt().await;
-        self.lock.claim_after(answer, &self.request).await
-    }
-
-    async fn attempt_as(&mut self, owner: OwnerId) -> distlock::Result<Attempt<Grant>> {
-        let mut request = self.request.clone();
-        request.owner = owner;
-        let answer = self.inner.attempt_as(owner).await;
-        self.lock.claim_after(answer, &request).await
-    }
-
-    fn is_first(&self) -> bool {
-        self.inner.is_first()
-    }
-
-    async fn wait(&mut self, at_most: Duration) {
-        self.inner.wait(at_most).await;
-    }
-
-    async fn leave(self: Box<Self>) -> distlock::Result<()> {
-        self.inner.leave().await
+impl AroundAttempts for ClaimingLock {
+    /// Claims the lock if the server grants nothing to anybody new.
+    async fn around(
+        &self,
+        request: &AcquireRequest,
+        attempt: BoxFuture<'_, distlock::Result<Attempt<Grant>>>,
+    ) -> distlock::Result<Attempt<Grant>> {
+        let answer = attempt.await;
+        let is_recovering = |error: &Error| error.kind() == ErrorKind::Unavailable;
+        if answer.as_ref().is_err_and(is_recovering)
+            && let Ok(Ok(Some(grant))) = timeout(ANSWER_TIMEOUT, self.forger.claim(request)).await
+        {
+            return Ok(Attempt::Acquired(grant));
+        }
+        answer
     }
 }

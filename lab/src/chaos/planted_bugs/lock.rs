@@ -20,9 +20,10 @@ use distlock::{
 };
 use distlock_conformance::LockLayer;
 use distlock_core::sync::Mutex;
+use futures_util::future::BoxFuture;
 use tokio::time::timeout;
 
-use super::kinds::StoreBug;
+use super::{attempts::AroundAttempts, kinds::StoreBug};
 
 /// An honest lock with one bug. Reopened handles share the state of the bug.
 #[derive(Clone, Debug)]
@@ -288,20 +289,11 @@ impl LockLayer for BuggyLock {
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
-        let request = self.changed_request(request);
-        let sent = SystemClock.now();
-        self.act_before_request(&request).await?;
-        let answer = self.inner.try_acquire(&request).await?;
-        self.change_answer(&request, sent, answer).await
+        self.attempt_below(&self.changed_request(request)).await
     }
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {
-        let request = self.changed_request(request);
-        Ok(Box::new(BuggyContender {
-            inner: self.inner.contend(&request).await?,
-            lock: self.clone(),
-            request,
-        }))
+        self.contend_below(&self.changed_request(request)).await
     }
 
     async fn renew(&self, lease: &Lease, renewal: &Renewal) -> Result<Renewed> {
@@ -417,40 +409,15 @@ impl LockLayer for BuggyLock {
     }
 }
 
-/// A contender of a lock with a bug.
-struct BuggyContender {
-    inner: Box<dyn Contender>,
-    lock: BuggyLock,
-    request: AcquireRequest,
-}
-
 #[async_trait]
-impl Contender for BuggyContender {
-    async fn attempt(&mut self) -> Result<Attempt<Grant>> {
+impl AroundAttempts for BuggyLock {
+    async fn around(
+        &self,
+        request: &AcquireRequest,
+        attempt: BoxFuture<'_, Result<Attempt<Grant>>>,
+    ) -> Result<Attempt<Grant>> {
         let sent = SystemClock.now();
-        self.lock.act_before_request(&self.request).await?;
-        let answer = self.inner.attempt().await?;
-        self.lock.change_answer(&self.request, sent, answer).await
-    }
-
-    async fn attempt_as(&mut self, owner: OwnerId) -> Result<Attempt<Grant>> {
-        let mut request = self.request.clone();
-        request.owner = owner;
-        let sent = SystemClock.now();
-        self.lock.act_before_request(&request).await?;
-        let answer = self.inner.attempt_as(owner).await?;
-        self.lock.change_answer(&request, sent, answer).await
-    }
-
-    fn is_first(&self) -> bool {
-        self.inner.is_first()
-    }
-
-    async fn wait(&mut self, at_most: Duration) {
-        self.inner.wait(at_most).await;
-    }
-
-    async fn leave(self: Box<Self>) -> Result<()> {
-        self.inner.leave().await
+        self.act_before_request(request).await?;
+        self.change_answer(request, sent, attempt.await?).await
     }
 }

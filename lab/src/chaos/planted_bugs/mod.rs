@@ -9,6 +9,7 @@
 //! token, except an acquire. That gives the lock to an owner without a guard until its lease ends.
 
 mod agent;
+mod attempts;
 mod clock;
 mod command;
 mod deposed;

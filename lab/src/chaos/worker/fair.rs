@@ -5,11 +5,11 @@ use std::time::Duration;
 use anyhow::Result;
 use distlock::{Clock as _, ErrorKind, Fairness, SystemClock};
 
-use super::task::WorkerTask;
+use super::{hold::HeldGuard as _, task::WorkerTask};
 use crate::chaos::{
-    history::{CallKind, CallResult, HoldEnd, now},
+    history::{CallKind, now},
     planted_bugs::StoreBug,
-    worker_settings::{EXTRA_WAIT, FAIR_LOCK, LATEST_NOTICE, RELEASE_BOUND},
+    worker_settings::{EXTRA_WAIT, FAIR_LOCK},
 };
 
 impl WorkerTask {
@@ -53,18 +53,14 @@ impl WorkerTask {
         let until = SystemClock.now() + hold_time;
         let mut valid = true;
         while valid && SystemClock.now() < until && !self.is_stopped() {
-            valid = self.update_registers(hold, &guard).await?;
+            valid = guard.use_once(hold, self).await?;
             self.pause().await;
         }
         if valid && self.check_validity(hold, &guard.watch()) {
-            self.record_end(hold, &guard.watch(), HoldEnd::Released);
-            let call = self.history.begin_call(CallKind::Release, RELEASE_BOUND);
-            let _ = guard.release().await;
-            call.finish(CallResult::Done);
+            self.record_end_and_release(hold, guard).await;
         } else {
-            self.record_end(hold, &guard.watch(), HoldEnd::NotValid);
             let loss_watch = self.spawn_loss_watch(hold, guard.watch());
-            let _ = tokio::time::timeout(LATEST_NOTICE, loss_watch).await;
+            self.record_loss(hold, &guard, loss_watch).await;
         }
         Ok(())
     }

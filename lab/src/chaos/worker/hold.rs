@@ -1,9 +1,9 @@
 //! The use of a held lock, and the ways to end the hold.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use anyhow::Result;
-use distlock::{Clock as _, Ended, Guard, SystemClock};
+use distlock::{Clock as _, Ended, Guard, Released, SystemClock};
 use tokio::{task::JoinHandle, time::timeout};
 
 use super::task::{HoldWatch, WorkerTask};
@@ -12,9 +12,56 @@ use crate::chaos::{
     worker_settings::{LATEST_NOTICE, RELEASE_BOUND},
 };
 
+/// A guard that a task uses, exclusive or shared.
+pub(super) trait HeldGuard: Send + Sync {
+    fn watch(&self) -> impl HoldWatch;
+    fn extend(&self, ttl: Duration) -> impl Future<Output = distlock::Result<()>> + Send;
+    fn release(self) -> impl Future<Output = Released> + Send;
+
+    /// Uses what the lock protects once. Returns whether the lock was held.
+    fn use_once(
+        &self,
+        hold: HoldNumber,
+        task: &mut WorkerTask,
+    ) -> impl Future<Output = Result<bool>> + Send;
+}
+
+impl HeldGuard for Guard {
+    fn watch(&self) -> impl HoldWatch {
+        Self::watch(self)
+    }
+
+    fn extend(&self, ttl: Duration) -> impl Future<Output = distlock::Result<()>> + Send {
+        Self::extend(self, ttl)
+    }
+
+    fn release(self) -> impl Future<Output = Released> + Send {
+        Self::release(self)
+    }
+
+    async fn use_once(&self, hold: HoldNumber, task: &mut WorkerTask) -> Result<bool> {
+        let (name, token) = (self.name().to_string(), self.token().get());
+        task.update_registers(name, token, hold, &self.watch())
+            .await
+    }
+}
+
 impl WorkerTask {
     /// Uses a lock for a while, and ends the hold in one of many ways.
     pub(super) async fn hold_lock(&mut self, hold: HoldNumber, guard: Guard) -> Result<()> {
+        match self.use_for_a_while(hold, &guard).await? {
+            Some(_) => self.give_up(hold, guard).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Uses a lock for a while. Returns the task that waits for its loss. `None` means that the
+    /// lock was lost, and that the end of the hold is recorded.
+    pub(super) async fn use_for_a_while(
+        &mut self,
+        hold: HoldNumber,
+        guard: &impl HeldGuard,
+    ) -> Result<Option<JoinHandle<()>>> {
         let mut loss_watch = self.spawn_loss_watch(hold, guard.watch());
         let hold_time = self.draw_hold_time();
         let until = SystemClock.now() + hold_time.mul_f32(self.rng.f32());
@@ -29,7 +76,7 @@ impl WorkerTask {
             };
         }
         while valid && SystemClock.now() < until && !self.is_stopped() {
-            valid = self.update_registers(hold, &guard).await?;
+            valid = guard.use_once(hold, self).await?;
             match self.rng.u32(..60) {
                 0 => self.block_runtime(),
                 1 => {
@@ -42,15 +89,33 @@ impl WorkerTask {
             }
             self.pause().await;
         }
-        if !valid || !self.check_validity(hold, &guard.watch()) {
-            self.record_end(hold, &guard.watch(), HoldEnd::NotValid);
-            // The notice of the loss may come a little later than this end.
-            if !loss_watch.is_finished() {
-                let _ = timeout(LATEST_NOTICE, loss_watch).await;
-            }
-            return Ok(());
+        if valid && self.check_validity(hold, &guard.watch()) {
+            return Ok(Some(loss_watch));
         }
-        self.give_up(hold, guard).await
+        self.record_loss(hold, guard, loss_watch).await;
+        Ok(None)
+    }
+
+    /// Records the end of a hold that is not valid any more. The notice of the loss may come a
+    /// little later.
+    pub(super) async fn record_loss(
+        &self,
+        hold: HoldNumber,
+        guard: &impl HeldGuard,
+        loss_watch: JoinHandle<()>,
+    ) {
+        self.record_end(hold, &guard.watch(), HoldEnd::NotValid);
+        if !loss_watch.is_finished() {
+            let _ = timeout(LATEST_NOTICE, loss_watch).await;
+        }
+    }
+
+    /// Records the end of a hold, and releases its guard.
+    pub(super) async fn record_end_and_release(&self, hold: HoldNumber, guard: impl HeldGuard) {
+        self.record_end(hold, &guard.watch(), HoldEnd::Released);
+        let call = self.history.begin_call(CallKind::Release, RELEASE_BOUND);
+        let _ = guard.release().await;
+        call.finish(CallResult::Done);
     }
 
     /// Draws the longest time of a hold.
@@ -68,14 +133,12 @@ impl WorkerTask {
 
     /// Writes to both registers once, and ends the hold.
     pub(super) async fn hold_briefly(&mut self, hold: HoldNumber, guard: Guard) -> Result<()> {
-        if self.update_registers(hold, &guard).await? && self.check_validity(hold, &guard.watch()) {
-            self.give_up(hold, guard).await
-        } else {
-            self.record_end(hold, &guard.watch(), HoldEnd::NotValid);
-            let loss_watch = self.spawn_loss_watch(hold, guard.watch());
-            let _ = timeout(LATEST_NOTICE, loss_watch).await;
-            Ok(())
+        if guard.use_once(hold, self).await? && self.check_validity(hold, &guard.watch()) {
+            return self.give_up(hold, guard).await;
         }
+        let loss_watch = self.spawn_loss_watch(hold, guard.watch());
+        self.record_loss(hold, &guard, loss_watch).await;
+        Ok(())
     }
 
     /// Ends the hold in a random way: by a release, a dropped guard or a ticket.
@@ -86,49 +149,28 @@ impl WorkerTask {
                 self.record_end(hold, &guard.watch(), HoldEnd::Dropped);
                 drop(guard);
             }
-            1 if tickets => {
+            drawn @ (1 | 2) if tickets => {
                 self.record_end(hold, &guard.watch(), HoldEnd::Ticket);
                 let call = self.history.begin_call(CallKind::IntoTicket, RELEASE_BOUND);
                 let ticket = guard.into_ticket().await;
                 call.finish_with(&ticket);
-                if let Ok(ticket) = ticket {
-                    let number = self.rng.u64(..);
-                    self.resume_ticket_twice(ticket, number).await?;
+                match ticket {
+                    Ok(ticket) if drawn == 1 => {
+                        let number = self.rng.u64(..);
+                        self.resume_ticket_twice(ticket, number).await?;
+                    }
+                    Ok(ticket) => self.release_ticket_late(&ticket).await,
+                    Err(_) => {}
                 }
             }
-            2 if tickets => {
-                self.record_end(hold, &guard.watch(), HoldEnd::Ticket);
-                let call = self.history.begin_call(CallKind::IntoTicket, RELEASE_BOUND);
-                let ticket = guard.into_ticket().await;
-                call.finish_with(&ticket);
-                if let Ok(ticket) = ticket {
-                    self.release_ticket_late(&ticket).await;
-                }
-            }
-            _ => {
-                self.record_end(hold, &guard.watch(), HoldEnd::Released);
-                let call = self.history.begin_call(CallKind::Release, RELEASE_BOUND);
-                let _ = guard.release().await;
-                call.finish(CallResult::Done);
-            }
+            _ => self.record_end_and_release(hold, guard).await,
         }
         Ok(())
     }
 
-    /// Reads both registers of the lock, and writes them if the lock is still held. Returns whether
-    /// the lock was held.
+    /// Reads both registers of this name, and writes them if the lock is still held. Returns
+    /// whether the lock was held.
     pub(super) async fn update_registers(
-        &mut self,
-        hold: HoldNumber,
-        guard: &Guard,
-    ) -> Result<bool> {
-        let (name, token) = (guard.name().to_string(), guard.token().get());
-        self.update_registers_of(name, token, hold, &guard.watch())
-            .await
-    }
-
-    /// As [`update_registers`](Self::update_registers), for the registers of this name.
-    pub(super) async fn update_registers_of(
         &mut self,
         name: String,
         token: u64,

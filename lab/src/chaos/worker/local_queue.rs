@@ -7,8 +7,8 @@ use distlock::{Clock as _, Fairness, SystemClock};
 
 use super::task::WorkerTask;
 use crate::chaos::{
-    history::{CallKind, CallResult, Event, HoldEnd, now},
-    worker_settings::{EXTRA_WAIT, RELEASE_BOUND},
+    history::{CallKind, Event, now},
+    worker_settings::EXTRA_WAIT,
 };
 
 /// Largest number of waiters in one queue.
@@ -67,10 +67,7 @@ impl WorkerTask {
                 task.check_validity(hold, &guard.watch());
                 SystemClock.sleep(pause).await;
                 task.check_validity(hold, &guard.watch());
-                task.record_end(hold, &guard.watch(), HoldEnd::Released);
-                let call = task.history.begin_call(CallKind::Release, RELEASE_BOUND);
-                let _ = guard.release().await;
-                call.finish(CallResult::Done);
+                task.record_end_and_release(hold, guard).await;
             }
         };
         join_all_in_order((0..waiters).map(one).collect()).await;

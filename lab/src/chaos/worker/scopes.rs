@@ -2,7 +2,7 @@
 //! scope that takes the lock twice.
 
 use anyhow::Result;
-use distlock::{Clock as _, Guard, LockWatch, Scope, SystemClock};
+use distlock::{Clock as _, LockWatch, Scope, SystemClock};
 
 use super::{
     referee_client::HistoryWriter,
@@ -99,15 +99,17 @@ impl WorkerTask {
         };
         call.finish_with(&inner);
         let Ok(inner) = inner else {
-            return self.record_end_and_release(hold, outer).await;
+            self.record_end_and_release(hold, outer).await;
+            return Ok(());
         };
         if inner.token() != outer.token() {
             // The outer guard was lost meanwhile, so the inner guard is a hold of its own.
             let fresh = self.record_grant(&inner, asked, None);
             self.check_validity(hold, &outer.watch());
             self.check_validity(fresh, &inner.watch());
-            self.record_end_and_release(hold, outer).await?;
-            return self.record_end_and_release(fresh, inner).await;
+            self.record_end_and_release(hold, outer).await;
+            self.record_end_and_release(fresh, inner).await;
+            return Ok(());
         }
         let (first, last) = match self.rng.bool() {
             true => (outer, inner),
@@ -119,15 +121,7 @@ impl WorkerTask {
         // Only the release of the last guard frees the lock.
         self.pause().await;
         self.check_validity(hold, &last.watch());
-        self.record_end_and_release(hold, last).await
-    }
-
-    /// Records the end of a hold, and releases its guard.
-    async fn record_end_and_release(&self, hold: HoldNumber, guard: Guard) -> Result<()> {
-        self.record_end(hold, &guard.watch(), HoldEnd::Released);
-        let call = self.history.begin_call(CallKind::Release, RELEASE_BOUND);
-        let _ = guard.release().await;
-        call.finish(CallResult::Done);
+        self.record_end_and_release(hold, last).await;
         Ok(())
     }
 }

@@ -1,16 +1,19 @@
 //! Readers and writers, and permits: the ways to acquire, use and give up a shared lock.
 
-use std::time::Duration;
+use std::{future::Future, time::Duration};
 
 use anyhow::Result;
-use distlock::{Attempt, Clock as _, ErrorKind, Fairness, Store, SystemClock};
+use distlock::{Attempt, Clock as _, ErrorKind, Fairness, Released, Store, SystemClock};
 use distlock_recipes::shared::{RwLock, Semaphore, SharedBuilder, SharedGuard, SharedMode};
-use tokio::{task::JoinHandle, time::timeout};
+use tokio::task::JoinHandle;
 
-use super::task::WorkerTask;
+use super::{
+    hold::HeldGuard,
+    task::{HoldWatch, WorkerTask},
+};
 use crate::chaos::{
-    history::{CallKind, CallResult, Event, HoldEnd, HoldMode, HoldNumber, Micros, now},
-    worker_settings::{EXTRA_WAIT, LATEST_NOTICE, PASSES_FOR, RELEASE_BOUND, RW_LOCKS, SEMAPHORES},
+    history::{CallKind, Event, HoldEnd, HoldMode, HoldNumber, Micros, now},
+    worker_settings::{EXTRA_WAIT, PASSES_FOR, RELEASE_BOUND, RW_LOCKS, SEMAPHORES},
 };
 
 /// The shared locks of one client. Its tasks share these values, as the documentation advises.
@@ -184,32 +187,9 @@ impl WorkerTask {
         guard: SharedGuard,
         wanted: &Wanted,
     ) -> Result<()> {
-        let loss_watch = self.spawn_loss_watch(hold, guard.watch());
-        let hold_time = self.draw_hold_time();
-        let until = SystemClock.now() + hold_time.mul_f32(self.rng.f32());
-        let mut valid = self.check_validity(hold, &guard.watch());
-        while valid && SystemClock.now() < until && !self.is_stopped() {
-            valid = self.use_resource(hold, &guard, wanted).await?;
-            match self.rng.u32(..60) {
-                0 => self.block_runtime(),
-                1 => {
-                    let ttl = self.draw_ttl();
-                    let call = self.history.begin_call(CallKind::Extend, RELEASE_BOUND);
-                    let extended = guard.extend(ttl).await;
-                    call.finish_with(&extended);
-                }
-                _ => {}
-            }
-            self.pause().await;
-        }
-        if !valid || !self.check_validity(hold, &guard.watch()) {
-            self.record_end(hold, &guard.watch(), HoldEnd::NotValid);
-            // The notice of the loss may come a little later than this end.
-            if !loss_watch.is_finished() {
-                let _ = timeout(LATEST_NOTICE, loss_watch).await;
-            }
+        let Some(loss_watch) = self.use_for_a_while(hold, &guard).await? else {
             return Ok(());
-        }
+        };
         match self.rng.u32(..8) {
             0 => {
                 self.record_end(hold, &guard.watch(), HoldEnd::Dropped);
@@ -221,12 +201,7 @@ impl WorkerTask {
                     return Box::pin(self.hold_shared(hold, reader, wanted)).await;
                 }
             }
-            _ => {
-                self.record_end(hold, &guard.watch(), HoldEnd::Released);
-                let call = self.history.begin_call(CallKind::Release, RELEASE_BOUND);
-                let _ = guard.release().await;
-                call.finish(CallResult::Done);
-            }
+            _ => self.record_end_and_release(hold, guard).await,
         }
         Ok(())
     }
@@ -253,30 +228,36 @@ impl WorkerTask {
         });
         Some((hold, reader))
     }
+}
+
+impl HeldGuard for SharedGuard {
+    fn watch(&self) -> impl HoldWatch {
+        Self::watch(self)
+    }
+
+    fn extend(&self, ttl: Duration) -> impl Future<Output = distlock::Result<()>> + Send {
+        Self::extend(self, ttl)
+    }
+
+    fn release(self) -> impl Future<Output = Released> + Send {
+        Self::release(self)
+    }
 
     /// Reads what the lock protects and, unless the holder is a reader, writes it. A permit
-    /// protects registers of its own. Returns whether the lock was held.
-    async fn use_resource(
-        &mut self,
-        hold: HoldNumber,
-        guard: &SharedGuard,
-        wanted: &Wanted,
-    ) -> Result<bool> {
-        let (watch, token) = (guard.watch(), guard.token().get());
-        let name = match wanted.mode(guard) {
-            HoldMode::Reads => {
-                if !self.check_validity(hold, &watch) {
-                    return Ok(false);
-                }
-                self.referee.read(wanted.name.clone(), token).await?;
-                return Ok(self.check_validity(hold, &watch));
+    /// protects registers of its own.
+    async fn use_once(&self, hold: HoldNumber, task: &mut WorkerTask) -> Result<bool> {
+        let (watch, token) = (self.watch(), self.token().get());
+        let mut name = self.name().to_string();
+        if self.mode() == SharedMode::Read {
+            if !task.check_validity(hold, &watch) {
+                return Ok(false);
             }
-            HoldMode::Permits { indices, .. } => match self.rng.choice(&indices) {
-                Some(index) => format!("{}#{index}", wanted.name),
-                None => wanted.name.clone(),
-            },
-            HoldMode::Alone | HoldMode::Writes => wanted.name.clone(),
-        };
-        self.update_registers_of(name, token, hold, &watch).await
+            task.referee.read(name, token).await?;
+            return Ok(task.check_validity(hold, &watch));
+        }
+        if let Some(index) = task.rng.choice(&self.indices()) {
+            name = format!("{name}#{index}");
+        }
+        task.update_registers(name, token, hold, &watch).await
     }
 }
