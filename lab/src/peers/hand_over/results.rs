@@ -14,6 +14,8 @@ pub(crate) struct HandOverResults {
     pub(super) changes: Latencies,
     /// Times from the start of a release to the grant to another process.
     pub(super) passed: Latencies,
+    /// The same of the exclusive lock, if the run measured it as well.
+    pub(super) exclusive: Option<Latencies>,
     /// Grants of each process.
     pub(super) grants: Vec<u64>,
     /// Requests of all processes together.
@@ -27,9 +29,14 @@ impl HandOverResults {
         latencies.quantile(share).as_secs_f64() * 1e6
     }
 
-    /// Returns the median time of a hand-over, divided by the median time of a round trip.
-    fn hand_over_per_trip(&self) -> f64 {
-        Self::quantile_micros(&self.passed, 0.5) / Self::quantile_micros(&self.trips, 0.5)
+    /// Returns the median time of these hand-overs, divided by the median time of a round trip.
+    fn in_trips(&self, passed: &Latencies) -> f64 {
+        Self::quantile_micros(passed, 0.5) / Self::quantile_micros(&self.trips, 0.5)
+    }
+
+    /// Returns [`in_trips`](Self::in_trips) of the exclusive lock.
+    fn exclusive_in_trips(&self) -> Option<f64> {
+        self.exclusive.as_ref().map(|passed| self.in_trips(passed))
     }
 
     /// Returns the median time of a hand-over, divided by the median time of one durable change of
@@ -89,7 +96,8 @@ impl HandOverResults {
             "trip_p50_us": Self::quantile_micros(&self.trips, 0.5),
             "passed_p50_us": Self::quantile_micros(&self.passed, 0.5),
             "passed_p99_us": Self::quantile_micros(&self.passed, 0.99),
-            "passed_over_trip": self.hand_over_per_trip(),
+            "passed_over_trip": self.in_trips(&self.passed),
+            "exclusive_over_trip": self.exclusive_in_trips(),
             "change_p50_us": per_change.map(|_| Self::quantile_micros(&self.changes, 0.5)),
             "passed_over_change": per_change,
             "requests": self.requests,
@@ -132,8 +140,11 @@ impl fmt::Display for HandOverResults {
             f,
             "one trip p50 {:.0} us: {:.2} times",
             Self::quantile_micros(&self.trips, 0.5),
-            self.hand_over_per_trip(),
+            self.in_trips(&self.passed),
         )?;
+        if let Some(exclusive) = self.exclusive_in_trips() {
+            writeln!(f, "the exclusive lock passed on in {exclusive:.2} trips")?;
+        }
         writeln!(
             f,
             "{} requests: {:.1} for each time it passed on, {:.1} for each grant",

@@ -42,7 +42,8 @@ struct Hold {
     released: Duration,
 }
 
-/// Lets all processes take and release one lock for `time`, and measures the hand-overs.
+/// Lets all processes take and release one lock for `time`, and measures the hand-overs. Those from
+/// readers to a writer are measured beside those of the exclusive lock, on the same server.
 pub(crate) async fn run(
     url: &str,
     contention: Contention,
@@ -68,6 +69,47 @@ pub(crate) async fn run(
             changes.record(SystemClock.now().since(start));
         }
     }
+    let mut exclusive = None;
+    // The other process is in the line long before the end of each hold.
+    let mut pause = Duration::ZERO;
+    if contention.mode == Mode::ReadWrite {
+        pause = contention.hold / 2;
+        let alone = Contention {
+            mode: Mode::Exclusive,
+            ..contention
+        };
+        exclusive = Some(compete(url, alone, pause, time).await?.passed);
+    }
+    let Competed {
+        passed,
+        grants,
+        requests,
+    } = compete(url, contention, pause, time).await?;
+    Ok(HandOverResults {
+        trips,
+        changes,
+        passed,
+        exclusive,
+        grants,
+        requests,
+        seconds: time.as_secs_f64(),
+    })
+}
+
+/// What all processes together have seen.
+struct Competed {
+    passed: Latencies,
+    grants: Vec<u64>,
+    requests: u64,
+}
+
+/// Starts the processes, and lets them take and release the lock, with a pause after each hold.
+async fn compete(
+    url: &str,
+    contention: Contention,
+    pause: Duration,
+    time: Duration,
+) -> anyhow::Result<Competed> {
     let mut starting = JoinSet::new();
     for _ in 0..contention.processes {
         let url = url.to_owned();
@@ -81,7 +123,8 @@ pub(crate) async fn run(
     for (at, process) in workers.iter_mut().enumerate() {
         let hold = contention.hold.min(Duration::from_secs(3600)).as_micros();
         let (tasks, own) = (contention.tasks, mode.of_process(at).key());
-        let order = format!("{} {tasks} {hold} {own}", time.as_millis());
+        let pause = pause.as_micros();
+        let order = format!("{} {tasks} {hold} {pause} {own}", time.as_millis());
         process.send_line(&order).await?;
     }
     let mut holds = Vec::new();
@@ -93,14 +136,10 @@ pub(crate) async fn run(
         grants.push(u64::try_from(own.len())?);
         holds.extend(own);
     }
-    let passed = hand_overs(holds, mode)?;
-    Ok(HandOverResults {
-        trips,
-        changes,
-        passed,
+    Ok(Competed {
+        passed: hand_overs(holds, mode)?,
         grants,
         requests,
-        seconds: time.as_secs_f64(),
     })
 }
 

@@ -42,7 +42,7 @@ pub(crate) enum Mode {
     Read,
     /// One of 1,000 permits
     Permits,
-    /// The first process as a writer, and the others as readers
+    /// The first process as a writer, the others as readers, with pauses; beside the lock itself
     ReadWrite,
 }
 
@@ -70,8 +70,8 @@ impl Mode {
 
 /// The main function of one process. The process reads the server's URL from its input, connects,
 /// and prints `ready`. Then the process reads the counted time in milliseconds, the number of
-/// tasks, the hold time of each task in microseconds, and its mode. At the end the process prints
-/// the number of its requests, and the times in which it held the lock.
+/// tasks, the times in microseconds for which each task holds the lock and pauses, and its mode. At
+/// the end the process prints the number of its requests, and the times in which it held the lock.
 pub(crate) async fn run_worker() -> anyhow::Result<()> {
     let mut input = BufReader::new(tokio::io::stdin()).lines();
     let url = next_line(&mut input).await?;
@@ -89,18 +89,22 @@ pub(crate) async fn run_worker() -> anyhow::Result<()> {
         .split(' ')
         .map(str::parse)
         .collect::<Result<_, _>>()
-        .context("three numbers")?;
-    let &[time, tasks, hold] = numbers.as_slice() else {
-        bail!("not three numbers: {order:?}");
+        .context("four numbers")?;
+    let &[time, tasks, hold, pause] = numbers.as_slice() else {
+        bail!("not four numbers: {order:?}");
     };
+    let times = (Duration::from_micros(hold), Duration::from_micros(pause));
     let mode = Mode::from_str(mode, false).map_err(anyhow::Error::msg)?;
     let wanted = Wanted::new(&store, mode)?;
     let counted_from = SystemClock.now() + UNCOUNTED_TIME;
     let until = counted_from + Duration::from_millis(time);
     let mut tasks_done = JoinSet::new();
     for _ in 0..tasks {
-        let hold = Duration::from_micros(hold);
-        tasks_done.spawn(acquire_repeatedly(wanted.clone(), until + EXTRA_TIME, hold));
+        tasks_done.spawn(acquire_repeatedly(
+            wanted.clone(),
+            until + EXTRA_TIME,
+            times,
+        ));
     }
     SystemClock.sleep(UNCOUNTED_TIME).await;
     let before = sent()?;
@@ -165,7 +169,7 @@ impl Held {
 async fn acquire_repeatedly(
     wanted: Wanted,
     until: Moment,
-    hold: Duration,
+    (hold, pause): (Duration, Duration),
 ) -> anyhow::Result<Vec<(Moment, Moment)>> {
     let mut holds = Vec::new();
     while SystemClock.now() < until {
@@ -183,6 +187,9 @@ async fn acquire_repeatedly(
         let released = guard.release().await;
         ensure!(matches!(released, Released::Clean), "{released:?}");
         holds.push((granted, releasing));
+        if !pause.is_zero() {
+            hold_for(pause).await;
+        }
     }
     Ok(holds)
 }
