@@ -50,4 +50,5 @@ pub(crate) const ALL: &[&[Spec]] = &[
     shared::READERS_WRITERS,
     shared::PERMITS,
     shared::ENTRIES,
+    shared::PROCESSES,
 ];

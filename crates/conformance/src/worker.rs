@@ -25,4 +25,4 @@ mod protocol;
 
 pub use client::{Acquired, Worker};
 pub use host::run;
-pub use protocol::{Ask, Command, Refused, ReleaseReport, Reply};
+pub use protocol::{Ask, Command, Refused, ReleaseReport, Reply, SharedWish};

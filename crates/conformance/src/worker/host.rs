@@ -7,13 +7,14 @@
 use std::{future::Future, time::Duration};
 
 use distlock_core::{
-    Clock as _, Error, ErrorKind, Guard, Locker, Moment, Released, Renew, Result, Store,
-    SystemClock,
+    Clock as _, Error, ErrorKind, FencingToken, Guard, Locker, Moment, Released, Renew, Result,
+    Store, SystemClock,
 };
+use distlock_recipes::shared::{RwLock, Semaphore, SharedBuilder, SharedGuard, SharedMode};
 use futures_util::FutureExt as _;
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, stdin, stdout};
 
-use super::protocol::{Ask, Command, Refused, ReleaseReport, Reply};
+use super::protocol::{Ask, Command, Refused, ReleaseReport, Reply, SharedWish};
 use crate::{
     Failure, Outcome,
     failure::fail,
@@ -62,8 +63,7 @@ where
 /// The worker after it has opened the store.
 struct WorkerState {
     locker: Locker,
-    /// This value keeps the store open.
-    _store: Store,
+    store: Store,
     /// The lock that the worker keeps between two commands.
     guard: Option<Guard>,
 }
@@ -72,7 +72,7 @@ impl WorkerState {
     fn new(store: Store) -> Self {
         Self {
             locker: store.locker(),
-            _store: store,
+            store,
             guard: None,
         }
     }
@@ -85,7 +85,16 @@ impl WorkerState {
                 let guard = acquire(&self.locker, &ask).await?;
                 self.keep_guard(guard, asked)
             }
-            Command::Cycles { ask, hold, count } => self.run_cycles(&ask, hold, count).await?,
+            Command::Cycles { ask, hold, count } => self.run_cycles(&ask, None, hold, count).await,
+            Command::SharedCycles {
+                ask,
+                wish,
+                hold,
+                count,
+            } => {
+                let wanted = self.shared_builder(&ask, wish)?;
+                self.run_cycles(&ask, Some(wanted), hold, count).await
+            }
             Command::Extend { ttl } => {
                 self.held_guard()?.extend(ttl).await?;
                 Reply::Done
@@ -142,38 +151,108 @@ impl WorkerState {
         reply
     }
 
-    /// Takes, holds and releases the lock `count` times. A refused cycle does not end the others.
-    async fn run_cycles(&self, ask: &Ask, hold: Duration, count: u32) -> Result<Reply> {
+    /// Takes, holds and releases the lock `count` times; the shared lock, if one is wanted. A
+    /// refused cycle does not end the others.
+    async fn run_cycles(
+        &self,
+        ask: &Ask,
+        shared: Option<SharedBuilder>,
+        hold: Duration,
+        count: u32,
+    ) -> Reply {
         let mut holds = Vec::new();
         let mut releases = Vec::new();
         let mut refusals = Vec::new();
         let mut asked = wait_for_start(ask).await;
         for _ in 0..count {
-            match acquire(&self.locker, ask).await {
+            let held = match &shared {
+                None => acquire(&self.locker, ask).await.map(Held::Alone),
+                Some(wanted) => wanted.clone().acquire().await.map(Held::Shared),
+            };
+            match held {
                 Err(error) => refusals.push(refusal_report(&error, asked)),
-                Ok(guard) => {
-                    let (from, until) = hold_while_valid(&guard, hold).await;
-                    holds.push(Hold {
-                        lock: ask.name.clone(),
-                        who: format!("process {}", std::process::id()),
-                        token: guard.token().get(),
+                Ok(held) => {
+                    let (from, until) = hold_while_valid(&held, hold).await;
+                    holds.extend(held.locks().into_iter().map(|lock| Hold {
+                        lock,
+                        who: this_process(),
+                        token: held.token().get(),
                         from: from.since_boot(),
                         until: until.since_boot(),
-                    });
-                    releases.push(release_report(guard.release().await));
+                    }));
+                    releases.push(release_report(held.release().await));
                 }
             }
             asked = now();
         }
-        Ok(Reply::Cycles {
+        Reply::Cycles {
             holds,
             releases,
             refused: refusals,
-        })
+        }
+    }
+
+    /// The shared lock that the suite wants.
+    fn shared_builder(&self, ask: &Ask, wish: SharedWish) -> Result<SharedBuilder> {
+        let wanted = match wish {
+            SharedWish::Read => RwLock::new(&self.store, &ask.name)?.read(),
+            SharedWish::Write => RwLock::new(&self.store, &ask.name)?.write(),
+            SharedWish::Permits { count, of } => {
+                Semaphore::new(&self.store, &ask.name, of)?.permits(count)
+            }
+        };
+        Ok(wanted.ttl(ask.ttl).wait(ask.wait).holder(this_process()))
     }
 
     fn held_guard(&self) -> Result<&Guard> {
         self.guard.as_ref().ok_or_else(nothing_held_error)
+    }
+}
+
+/// This process in a history.
+fn this_process() -> String {
+    format!("process {}", std::process::id())
+}
+
+/// The lock of one cycle.
+enum Held {
+    Alone(Guard),
+    Shared(SharedGuard),
+}
+
+impl Held {
+    /// The name of the lock; of permits one name for each of them.
+    fn locks(&self) -> Vec<String> {
+        match self {
+            Self::Shared(guard) if guard.mode() == SharedMode::Permits => {
+                let name = guard.name();
+                let indices = guard.indices().into_iter();
+                indices.map(|index| format!("{name}#{index}")).collect()
+            }
+            Self::Shared(guard) => vec![guard.name().to_string()],
+            Self::Alone(guard) => vec![guard.name().to_string()],
+        }
+    }
+
+    fn token(&self) -> FencingToken {
+        match self {
+            Self::Alone(guard) => guard.token(),
+            Self::Shared(guard) => guard.token(),
+        }
+    }
+
+    fn is_valid(&self) -> bool {
+        match self {
+            Self::Alone(guard) => guard.is_valid(),
+            Self::Shared(guard) => guard.is_valid(),
+        }
+    }
+
+    async fn release(self) -> Released {
+        match self {
+            Self::Alone(guard) => guard.release().await,
+            Self::Shared(guard) => guard.release().await,
+        }
     }
 }
 
@@ -204,12 +283,12 @@ async fn acquire(locker: &Locker, ask: &Ask) -> Result<Guard> {
 /// Holds a lock for a time, or until it is lost. Returns the first and the last moment at which the
 /// guard was seen to be valid. A process that was stopped, and continues after its lease has ended,
 /// must not report the time of the stop as a part of the hold.
-async fn hold_while_valid(guard: &Guard, time: Duration) -> (Moment, Moment) {
+async fn hold_while_valid(held: &Held, time: Duration) -> (Moment, Moment) {
     let from = now();
     let mut until = from;
     loop {
         let looked = now();
-        if !guard.is_valid() {
+        if !held.is_valid() {
             return (from, until);
         }
         until = looked;

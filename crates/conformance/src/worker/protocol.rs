@@ -32,6 +32,17 @@ pub enum Command {
         /// The number of cycles.
         count: u32,
     },
+    /// Take, hold and release a shared lock a number of times.
+    SharedCycles {
+        /// The shared lock to take. It is renewed always.
+        ask: Ask,
+        /// What is wanted of it.
+        wish: SharedWish,
+        /// The time to hold the lock in each cycle.
+        hold: Duration,
+        /// The number of cycles.
+        count: u32,
+    },
     /// Extend the lock that is kept.
     Extend {
         /// The new TTL.
@@ -72,6 +83,24 @@ pub struct Ask {
     pub not_before: Duration,
 }
 
+/// What a worker wants of a shared lock.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum SharedWish {
+    /// To be one of its readers.
+    Read,
+    /// To be its only writer.
+    Write,
+    /// Some of its permits.
+    Permits {
+        /// How many.
+        count: u32,
+        /// How many there are.
+        of: u32,
+    },
+}
+
 /// The reply of a worker.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
@@ -92,7 +121,7 @@ pub enum Reply {
     },
     /// All cycles have ended.
     Cycles {
-        /// The cycles that got the lock.
+        /// The cycles that got the lock. Each permit counts as a lock of its own: `NAME#0`.
         holds: Vec<Hold>,
         /// The releases of these cycles.
         releases: Vec<ReleaseReport>,

@@ -3,6 +3,7 @@
 
 mod entries;
 mod permits;
+mod processes;
 mod readers_writers;
 mod steps;
 
@@ -16,3 +17,6 @@ pub(crate) const PERMITS: &[Spec] = permits::CASES;
 
 /// What becomes of the entries of holders that die, give up or lose.
 pub(crate) const ENTRIES: &[Spec] = entries::CASES;
+
+/// Holders in processes that are killed or stopped.
+pub(crate) const PROCESSES: &[Spec] = processes::CASES;
