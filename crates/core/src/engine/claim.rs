@@ -78,7 +78,7 @@ impl Claim {
             contender: None,
             in_flight: None,
             unanswered: u32::from(has_unanswered),
-            asks_again: has_unanswered,
+            asks_again: false,
             other_owner: None,
             waited: false,
         }
