@@ -186,7 +186,7 @@ impl Operation {
     /// Whether the operation is sent even if its caller went away before the sending. That is so
     /// for a release only. A hand-over without its caller would grant the lock to an owner that
     /// never learns of it, and the undo of that grant could free a lock that the owner has acquired
-    /// since then by a request of its own. The engine releases the lock in the background instead.
+    /// since then by a request of its own. The engine lets each of its hand-overs come to its end.
     #[must_use]
     pub const fn outlives_caller(&self) -> bool {
         matches!(self, Self::Release(_))

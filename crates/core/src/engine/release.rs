@@ -6,7 +6,7 @@
 //! repeated in the background until the lease ends. A lock with a minimum hold is released by
 //! `min_hold.rs`.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use crate::{
     clock::{Clock, Moment},
@@ -119,8 +119,8 @@ impl LeaseToRelease {
 /// the handle `via`.
 ///
 /// # Cancel safety
-/// When the future is dropped, the local turn passes to the next task. The request may or may not
-/// have reached the store.
+/// When the future is dropped, a hand-over continues in the background. A release may or may not
+/// have reached the store, and the local turn passes to the next task.
 pub(crate) async fn release_or_hand_over(
     parts: &Arc<LockerParts>,
     via: &Arc<dyn DistLock>,
@@ -151,21 +151,17 @@ pub(crate) async fn release_or_hand_over(
 
 /// Hands the lock over to a waiter. `Err` when the lock must be released instead. The error value
 /// then holds the turn and the waiter.
-async fn hand_over<'a>(
-    parts: &'a Arc<LockerParts>,
+async fn hand_over(
+    parts: &Arc<LockerParts>,
     via: &Arc<dyn DistLock>,
     what: &LeaseToRelease,
     turn: LocalTurn,
     next: NextWaiter,
-) -> Result<Released, HandOverInFlight<'a>> {
-    let hand_over = HandOverInFlight {
-        parts,
-        waiter: Some((turn, next)),
-    };
-    let sent = parts.timing.now();
-    match ask_for_hand_over(parts, via, &what.lease, hand_over.request()).await {
+) -> Result<Released, HandOverInFlight> {
+    let mut hand_over = HandOverInFlight::send(parts, via, &what.lease, turn, next);
+    match answer_of(parts, &mut hand_over.request).await {
         Ok(HandOver::Done(grant)) => {
-            hand_over.give_lock(grant, sent);
+            hand_over.give_lock(grant);
             parts.meters.handed_over.increment(1);
             Ok(Released::Clean)
         }
@@ -280,28 +276,25 @@ async fn release(
     .await
 }
 
-/// Asks the store for a hand-over. If the answer has not come within the limit, a job on the keeper
-/// thread waits for it. Without that job, the future would be dropped, and the backend would undo
+/// Waits for the answer to a hand-over. If it has not come within the limit, a job on the keeper
+/// thread waits for it. Without that job, the request would be dropped, and the backend would undo
 /// the grant of a caller that went away. By then the next task may have asked the store as the new
 /// owner and may rely on that grant.
-async fn ask_for_hand_over(
-    parts: &LockerParts,
-    via: &Arc<dyn DistLock>,
-    lease: &Lease,
-    next: &AcquireRequest,
-) -> Result<HandOver> {
-    let (via, lease, next) = (Arc::clone(via), lease.clone(), next.clone());
-    let mut operation = Box::pin(async move { via.hand_over(&lease, &next).await });
+async fn answer_of(parts: &LockerParts, request: &mut Option<HandOverRequest>) -> Result<HandOver> {
+    let Some(running) = request.as_mut() else {
+        unreachable!("a hand-over is sent once, and its answer is awaited once");
+    };
     let mut answered = false;
     let answer = bounded(&**parts.timing.clock(), LIMIT, async {
-        let answer = operation.as_mut().await;
+        let answer = running.as_mut().await;
         answered = true;
         answer
     })
     .await;
-    if !answered {
+    let request = request.take();
+    if !answered && let Some(request) = request {
         parts.keeper.spawn_detached(async move {
-            let _ = operation.await;
+            let _ = request.await;
         });
     }
     answer
@@ -368,22 +361,39 @@ fn not_held_outcome(
     }
 }
 
-/// A hand-over in flight. The drop of this value sends the turn to the waiter, so that the waiter
-/// is not forgotten.
-struct HandOverInFlight<'a> {
-    parts: &'a Arc<LockerParts>,
+/// The request of a hand-over.
+type HandOverRequest = Pin<Box<dyn Future<Output = Result<HandOver>> + Send>>;
+
+/// A hand-over in flight. When this value is dropped before the answer has come, the keeper waits
+/// for the answer. When it is dropped later, the waiter gets the turn, so that it is not forgotten.
+struct HandOverInFlight {
+    parts: Arc<LockerParts>,
     waiter: Option<(LocalTurn, NextWaiter)>,
+    sent: Moment,
+    /// `None` from the answer on, or from the end of the wait for it.
+    request: Option<HandOverRequest>,
 }
 
-impl HandOverInFlight<'_> {
-    fn request(&self) -> &AcquireRequest {
-        match &self.waiter {
-            Some((_, next)) => next.request(),
-            None => unreachable!("`waiter` is only taken by `give` and `drop`, which consume it"),
+impl HandOverInFlight {
+    fn send(
+        parts: &Arc<LockerParts>,
+        via: &Arc<dyn DistLock>,
+        lease: &Lease,
+        turn: LocalTurn,
+        next: NextWaiter,
+    ) -> Self {
+        let (via, lease, request) = (Arc::clone(via), lease.clone(), next.request().clone());
+        Self {
+            parts: Arc::clone(parts),
+            waiter: Some((turn, next)),
+            sent: parts.timing.now(),
+            request: Some(Box::pin(
+                async move { via.hand_over(&lease, &request).await },
+            )),
         }
     }
 
-    fn give_lock(mut self, grant: Grant, sent: Moment) {
+    fn give_lock(mut self, grant: Grant) {
         // A hand-over does not count towards the limit if the store reports that no other process
         // waits.
         if let Some((turn, _)) = &self.waiter
@@ -391,25 +401,43 @@ impl HandOverInFlight<'_> {
         {
             turn.count_hand_over();
         }
-        self.send_to_waiter(Some((grant, sent)));
+        self.send_to_waiter(Some(grant));
     }
 
-    fn send_to_waiter(&mut self, grant: Option<(Grant, Moment)>) {
+    fn send_to_waiter(&mut self, grant: Option<Grant>) {
         if let Some((turn, next)) = self.waiter.take() {
             let request = next.request().clone();
+            let grant = grant.map(|grant| (grant, self.sent));
             next.give_lock(HandedOver {
                 unclaimed: Some((turn, grant, request)),
-                parts: Arc::clone(self.parts),
+                parts: Arc::clone(&self.parts),
             });
         }
     }
 }
 
-impl Drop for HandOverInFlight<'_> {
+impl Drop for HandOverInFlight {
     fn drop(&mut self) {
-        // The hand-over may have happened although it has no positive answer. So this waiter asks
-        // the store before any other waiter.
-        self.send_to_waiter(None);
+        let mut request = self.request.take();
+        if request.is_none() {
+            // The hand-over may have happened although it has no positive answer. So this waiter
+            // asks the store before any other waiter.
+            self.send_to_waiter(None);
+            return;
+        }
+        // The caller went away. The waiter must not ask now: the backend would undo the grant of a
+        // caller that is gone, and that undo could come after the waiter's request.
+        let rest = Self {
+            parts: Arc::clone(&self.parts),
+            waiter: self.waiter.take(),
+            sent: self.sent,
+            request: None,
+        };
+        self.parts.keeper.spawn_awaited(async move {
+            if let Ok(HandOver::Done(grant)) = answer_of(&rest.parts, &mut request).await {
+                rest.give_lock(grant);
+            }
+        });
     }
 }
 

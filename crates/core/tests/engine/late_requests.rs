@@ -279,6 +279,34 @@ async fn the_next_task_keeps_a_lock_whose_hand_over_is_answered_late() {
     }
 }
 
+/// The next task would ask the store, which has granted it the lock already. Then the backend would
+/// take back the grant, because nobody waits for it any more.
+#[tokio::test]
+async fn the_next_task_gets_a_lock_whose_hand_over_was_abandoned() {
+    let store = Script::open(Arc::new(SystemClock));
+    let locker = Locker::new(Arc::new(store.clone()));
+    let ttl = Duration::from_secs(60);
+    let first = locker.lock("a").ttl(ttl).acquire().await.unwrap();
+    let next = tokio::spawn(locker.lock("a").ttl(ttl).acquire());
+    eventually("the next task waits in the local queue", || {
+        format!("{locker:?}").contains("held_or_wanted: 2")
+    })
+    .await;
+    store.0.keep_hand_over_answer.store(true, SeqCst);
+    let release = tokio::spawn(first.release());
+    eventually("handing over", || store.0.grants("a").len() == 2).await;
+    release.abort();
+    assert!(release.await.unwrap_err().is_cancelled());
+    for _ in 0..50 {
+        pause().await;
+        assert_eq!(store.0.acquire.calls.load(SeqCst), 1, "it asks nobody");
+    }
+    store.0.arrive.add_permits(1);
+    let next = next.await.unwrap().unwrap();
+    assert_eq!(store.0.grants("a")[1], next.token().get());
+    assert!(next.release().await.is_clean());
+}
+
 #[tokio::test]
 async fn an_abandoned_extension_does_not_shorten_the_lease_of_a_ticket() {
     let store = Script::open(Arc::new(SystemClock));
