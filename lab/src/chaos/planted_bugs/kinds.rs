@@ -232,9 +232,13 @@ impl StoreBug {
         }
     }
 
-    /// Tells whether the bug shows only in a failover.
-    pub(crate) const fn needs_failover(self) -> bool {
-        matches!(self, Self::DeposedPrimary | Self::DeposedLeader)
+    /// Tells whether the faults of the bug stop all grants for a while, by a failover or by the
+    /// recovery of a lock server.
+    pub(crate) const fn stops_grants(self) -> bool {
+        matches!(
+            self.store(),
+            StoreKind::RedisSentinel | StoreKind::Zookeeper | StoreKind::LockServer
+        )
     }
 
     /// Returns the faults that show the bug soon. `None` means all faults.
