@@ -162,7 +162,6 @@ async fn hand_over(
     match answer_of(parts, &mut hand_over.request).await {
         Ok(HandOver::Done(grant)) => {
             hand_over.give_lock(grant);
-            parts.meters.handed_over.increment(1);
             Ok(Released::Clean)
         }
         Ok(HandOver::NotHeld(reason)) => Ok(not_held_outcome(
@@ -394,6 +393,7 @@ impl HandOverInFlight {
     }
 
     fn give_lock(mut self, grant: Grant) {
+        self.parts.meters.handed_over.increment(1);
         // A hand-over does not count towards the limit if the store reports that no other process
         // waits.
         if let Some((turn, _)) = &self.waiter
