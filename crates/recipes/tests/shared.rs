@@ -12,9 +12,10 @@ use std::{
 };
 
 use async_trait::async_trait;
+use distlock_conformance::RecordsLayer;
 use distlock_core::{
-    Clock as _, Deleted, Ended, Entry, ErrorKind, Expect, LossReason, RecordKey, Records, Result,
-    Store, SystemClock, Version, Written,
+    Clock as _, Deleted, Ended, Entry, ErrorKind, LossReason, RecordKey, Records, Result, Store,
+    SystemClock,
 };
 use distlock_memory::Memory;
 use distlock_recipes::shared::{RwLock, Semaphore};
@@ -171,21 +172,9 @@ async fn a_caller_goes_on_when_the_runtime_of_another_one_ends() {
 struct Hanging(Arc<dyn Records>, Arc<AtomicBool>);
 
 #[async_trait]
-impl Records for Hanging {
-    fn backend(&self) -> &'static str {
-        self.0.backend()
-    }
-
-    fn tells_ages(&self) -> bool {
-        self.0.tells_ages()
-    }
-
-    async fn reopen(&self) -> Result<Arc<dyn Records>> {
-        Ok(Arc::new(self.clone()))
-    }
-
-    async fn get(&self, key: &RecordKey) -> Result<Option<Entry>> {
-        self.0.get(key).await
+impl RecordsLayer for Hanging {
+    fn below(&self) -> &Arc<dyn Records> {
+        &self.0
     }
 
     async fn get_many(&self, keys: &[RecordKey]) -> Result<Vec<Option<Entry>>> {
@@ -194,25 +183,6 @@ impl Records for Hanging {
         }
         self.0.get_many(keys).await
     }
-
-    async fn put(&self, key: &RecordKey, value: &[u8], expect: Expect) -> Result<Written> {
-        self.0.put(key, value, expect).await
-    }
-
-    async fn delete(&self, key: &RecordKey, expect: Version) -> Result<Deleted> {
-        self.0.delete(key, expect).await
-    }
-
-    async fn scan(
-        &self,
-        prefix: &str,
-        after: Option<&RecordKey>,
-        limit: u32,
-    ) -> Result<Vec<(RecordKey, Entry)>> {
-        self.0.scan(prefix, after, limit).await
-    }
-
-    async fn close(&self) {}
 }
 
 #[tokio::test]
@@ -220,7 +190,7 @@ async fn one_request_that_hangs_ends_no_guard() {
     let memory = Memory::default();
     let hangs = Arc::new(AtomicBool::new(false));
     let records = Hanging(memory.records(), Arc::clone(&hangs));
-    let store = Store::new(memory.lock(), Arc::new(records));
+    let store = Store::new(memory.lock(), records.into_records());
     let lock = RwLock::new(&store, "x").unwrap();
     let ttl = Duration::from_secs(2);
     let guard = lock.read().ttl(ttl).acquire().await.unwrap();
