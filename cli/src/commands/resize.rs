@@ -56,8 +56,8 @@ impl Resize {
         match on_record {
             Some(holders) => output::print_message(format_args!("{name:?}: {holders}")),
             None => output::print_message(format_args!(
-                "nobody holds a permit of {name:?} or waits for one, so no number is on record: the \
-                 number of the next caller counts"
+                "nobody holds a permit of {name:?} or waits for one, so no number is on record: \
+                 the number of the next caller counts"
             )),
         }
         Ok(code::OK)
