@@ -40,6 +40,8 @@ class LossReason(enum.Enum):
     FORCE_RELEASED = "force_released"
     #: The server has lost what it knew of its locks.
     HISTORY_CHANGED = "history_changed"
+    #: The name belongs to another member of the ring.
+    MOVED = "moved"
     #: The lock is gone from the store.
     REMOVED = "removed"
     #: The session of an agent with its store has ended.

@@ -609,6 +609,9 @@ pub enum LossReason {
     ForceReleased,
     /// The store's history changed, and the new history does not have the lock.
     HistoryChanged,
+    /// The name belongs to another store of the ring now, which may grant the lock once the lease
+    /// has ended.
+    Moved,
     /// The lock was deleted by hand, or was force-released in a store that does not record forced
     /// releases.
     Removed,
@@ -626,6 +629,7 @@ impl fmt::Display for LossReason {
             Self::Expired => "its lease expired",
             Self::ForceReleased => "it was force-released",
             Self::HistoryChanged => "the store lost its history",
+            Self::Moved => "its name moved to another member of the ring",
             Self::Removed => "it was removed from the store",
             Self::SessionLost => "the session with the store ended",
             Self::TakenOver => "somebody else took it over",

@@ -60,6 +60,7 @@ impl Meters {
             LossReason::Expired => "expired",
             LossReason::ForceReleased => "force_released",
             LossReason::HistoryChanged => "history_changed",
+            LossReason::Moved => "moved",
             LossReason::Removed => "removed",
             LossReason::SessionLost => "session_lost",
             LossReason::TakenOver => "taken_over",
