@@ -2,9 +2,7 @@
 
 use std::{pin::Pin, time::Duration};
 
-use distlock_backend_kit::{
-    DriverOption, Drivers, MemberHandle, MemberTarget, Target, TargetParts,
-};
+use distlock_backend_kit::{DriverOption, Drivers, MemberHandle, MemberTarget, TargetParts};
 use distlock_core::{Error, ErrorKind, Finding, Result};
 
 use crate::{marker::Agreement, shared::NAME};
@@ -44,41 +42,14 @@ impl QuorumConfig {
         let range = Duration::from_secs(1)..=Duration::from_secs(24 * 3600);
         let mut options = std::mem::take(&mut parts.options);
         let max_lease = options.take_duration(MAX_LEASE.name, range)?;
-        let mut members: Vec<MemberTarget> = Vec::new();
-        for given in options.take_list(MEMBER.name) {
-            let Some((name, url)) = given.value.split_once('=') else {
-                return Err(given.wrong("a member is NAME=URL, as in a=redis://HOST"));
-            };
-            check_name(name).map_err(|problem| given.wrong(problem))?;
-            // Every member needs its answers from its own clock, so all of them take the clock of
-            // this store's client.
-            let target = Target::new(url)
-                .from_origin(given.origin.clone())
-                .clock(parts.clock.clone());
-            if let Some(reason) = refusal(&target.scheme().unwrap_or_default()) {
-                return Err(given.wrong(format_args!("member {name:?}: {reason}")));
-            }
-            drivers.check(target.clone()).map_err(|error| {
-                Error::new(error.kind(), format!("member {name:?} of the quorum"))
-                    .on(NAME)
-                    .caused_by(error)
-            })?;
-            for other in &members {
-                if other.name == name {
-                    return Err(given.wrong(format_args!("the name {name:?} is given twice")));
-                }
-                if other.target.reveal_url() == target.reveal_url() {
-                    return Err(given.wrong(format_args!(
-                        "members {:?} and {name:?} are one server",
-                        other.name
-                    )));
-                }
-            }
-            members.push(MemberTarget {
-                name: name.to_owned(),
-                target,
-            });
-        }
+        let members = MemberTarget::take_list(
+            &mut options,
+            MEMBER.name,
+            NAME,
+            &parts.clock,
+            drivers,
+            refusal,
+        )?;
         options.finish(NAME)?;
         if ![3, 5, 7].contains(&members.len()) {
             return Err(parts.wrong(format_args!(
@@ -90,17 +61,6 @@ impl QuorumConfig {
         let agreement = Agreement::new(names, max_lease.unwrap_or(DEFAULT_MAX_LEASE));
         Ok(Self { members, agreement })
     }
-}
-
-fn check_name(name: &str) -> std::result::Result<(), String> {
-    let plain = |sign: char| sign.is_ascii_alphanumeric() || "-_.".contains(sign);
-    if (1..=32).contains(&name.len()) && name.chars().all(plain) {
-        return Ok(());
-    }
-    Err(format!(
-        "the name of a member has 1 to 32 letters, digits, '-', '_' and '.', and \"{}\" is given",
-        name.escape_debug()
-    ))
 }
 
 /// The reason why a store of this scheme can be no member.

@@ -3,6 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use distlock_backend_kit::add_health_of;
 use distlock_core::{Error, ErrorKind, Health, LockName, Result, Verdict, at_most};
 use futures_util::future::join_all;
 
@@ -42,7 +43,7 @@ pub(crate) async fn health(shared: &Arc<Shared>) -> Result<Health> {
                 continue;
             }
         };
-        own_findings(&mut health, name, own);
+        add_health_of(&mut health, name, own);
         let (verdict, detail) = match standing {
             Standing::Votes(_) => {
                 voting += 1;
@@ -113,25 +114,6 @@ pub(crate) async fn health(shared: &Arc<Shared>) -> Result<Health> {
     };
     health.found("majority", verdict, detail);
     Ok(health)
-}
-
-/// Adds what a member says about itself. Its checks that pass are one line: a quorum of seven
-/// members has a hundred of them.
-fn own_findings(health: &mut Health, name: &str, own: Health) {
-    let server = own.server;
-    let (passed, others): (Vec<_>, Vec<_>) = own
-        .findings
-        .into_iter()
-        .partition(|finding| finding.verdict == Verdict::Pass);
-    let checks: Vec<_> = passed.iter().map(|finding| finding.check).collect();
-    if !checks.is_empty() {
-        let detail = format!("{name} ({server}): {}", checks.join(", "));
-        health.found("checks", Verdict::Pass, detail);
-    }
-    for mut finding in others {
-        finding.detail = format!("{name} ({server}): {}", finding.detail);
-        health.findings.push(finding);
-    }
 }
 
 async fn member(shared: &Arc<Shared>, at: usize) -> Result<Told> {

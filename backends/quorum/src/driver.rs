@@ -66,17 +66,7 @@ impl Driver for QuorumDriver {
             }
             found => found?,
         };
-        let open: Vec<_> = members
-            .all()
-            .iter()
-            .filter_map(|member| member.begin().ok())
-            .collect();
-        let told: Vec<_> = open
-            .iter()
-            .map(|(handle, _)| handle.lock.capabilities())
-            .collect();
-        let capabilities = capabilities(&told, agreement.max_lease);
-        drop(open);
+        let capabilities = capabilities(&members, agreement.max_lease);
         let spawner = drivers.spawner().clone();
         let lock = QuorumLock::new(Arc::new(Shared {
             digest: agreement.digest(),

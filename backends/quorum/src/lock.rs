@@ -8,12 +8,11 @@ use std::{
 };
 
 use async_trait::async_trait;
-use distlock_backend_kit::OpenFlag;
+use distlock_backend_kit::{Members, OpenFlag};
 use distlock_core::{
-    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Error, ErrorKind, ExpiryClock,
-    Fairness, FencingScope, FencingToken, Forced, Grant, HandOver, Health, HolderInfo, Lease,
-    LockInfo, LockName, LossReason, OwnerId, Reach, ReleaseOutcome, Renewal, Renewed, Result,
-    TicketStep, Wakeup, at_most,
+    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Error, ErrorKind, Fairness,
+    FencingToken, Forced, Grant, HandOver, Health, HolderInfo, Lease, LockInfo, LockName,
+    LossReason, OwnerId, ReleaseOutcome, Renewal, Renewed, Result, TicketStep, at_most,
 };
 use futures_util::future::join_all;
 use uuid::Uuid;
@@ -48,39 +47,16 @@ impl QuorumLock {
 }
 
 /// The weakest capabilities of the members, and what a quorum cannot do.
-pub(crate) fn capabilities(members: &[&Capabilities], max_lease: Duration) -> Capabilities {
-    let mut all = Capabilities::new(NAME);
-    let longest = |of: fn(&Capabilities) -> Duration| members.iter().map(|it| of(it)).max();
-    all.min_ttl = longest(|it| it.min_ttl).unwrap_or(all.min_ttl);
-    all.default_ttl = longest(|it| it.default_ttl)
-        .unwrap_or(all.default_ttl)
-        .min(max_lease);
-    all.ttl_granularity = longest(|it| it.ttl_granularity).unwrap_or(all.ttl_granularity);
-    all.fencing = FencingScope::PerName;
+pub(crate) fn capabilities(members: &Members, max_lease: Duration) -> Capabilities {
+    let mut all = members.weakest_capabilities(NAME);
+    all.default_ttl = all.default_ttl.min(max_lease);
     all.fairness = Fairness::None;
-    all.wakeup = if members.iter().all(|it| it.wakeup == Wakeup::Push) {
-        Wakeup::Push
-    } else {
-        Wakeup::Poll
-    };
     all.max_lease = Some(max_lease);
-    all.survives_restart = members.iter().all(|it| it.survives_restart);
-    all.expiry_clock = if members
-        .iter()
-        .all(|it| it.expiry_clock == ExpiryClock::Host)
-    {
-        ExpiryClock::Host
-    } else {
-        ExpiryClock::Server
-    };
-    all.reach = members
-        .iter()
-        .map(|it| it.reach)
-        .min()
-        .unwrap_or(Reach::Process);
     // The nonce of a ticket that reached three members can be lost with two of them.
     all.tickets = false;
     all.hand_over = false;
+    all.store_queue = false;
+    all.tells_force_release = false;
     all
 }
 

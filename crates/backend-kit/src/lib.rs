@@ -68,7 +68,7 @@ pub use {
     file_systems::network_file_system,
     lending::{Lender, Loan},
     mask::{is_secret, mask},
-    members::{Member, MemberCheck, MemberHandle, MemberTarget, Members, Sent},
+    members::{Member, MemberCheck, MemberHandle, MemberTarget, Members, Sent, add_health_of},
     open_flag::OpenFlag,
     options::{Given, Options, Origin, hint, nearest, unknown_option},
     password::{PasswordRule, Secret, TLS_DISABLE, is_loopback},

@@ -15,11 +15,12 @@ use std::{
 };
 
 use distlock_core::{
-    Clock, DistLock, Error, ErrorKind, Moment, Records, Result, Store, at_most, sync::Mutex,
+    Capabilities, Clock, DistLock, Error, ErrorKind, ExpiryClock, Fairness, Health, Moment, Reach,
+    Records, Result, Store, Verdict, Wakeup, at_most, sync::Mutex,
 };
 use tokio::sync::{mpsc, watch};
 
-use crate::{Drivers, Spawner, Target};
+use crate::{Drivers, Options, Spawner, Target};
 
 /// The time without an answer after which a member counts as silent.
 const SILENT_AFTER: Duration = Duration::from_millis(500);
@@ -42,6 +43,70 @@ pub struct MemberTarget {
     pub name: String,
     /// The store.
     pub target: Target,
+}
+
+impl MemberTarget {
+    /// Takes the members of the backend `of` out of the options, each as `NAME=URL`. `refusal` says
+    /// why a store of a scheme can be no member.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidConfig`] with the member that is wrong, or that is given twice.
+    pub fn take_list(
+        options: &mut Options,
+        key: &'static str,
+        of: &'static str,
+        clock: &Arc<dyn Clock>,
+        drivers: &Drivers,
+        refusal: fn(&str) -> Option<&'static str>,
+    ) -> Result<Vec<Self>> {
+        let mut members: Vec<Self> = Vec::new();
+        for given in options.take_list(key) {
+            let Some((name, url)) = given.value.split_once('=') else {
+                return Err(given.wrong("a member is NAME=URL, as in a=redis://HOST"));
+            };
+            check_name(name).map_err(|problem| given.wrong(problem))?;
+            // Every member needs its answers from its own clock, so all of them take the clock of
+            // this store's client.
+            let target = Target::new(url)
+                .from_origin(given.origin.clone())
+                .clock(Arc::clone(clock));
+            if let Some(reason) = refusal(&target.scheme().unwrap_or_default()) {
+                return Err(given.wrong(format_args!("member {name:?}: {reason}")));
+            }
+            drivers.check(target.clone()).map_err(|error| {
+                Error::new(error.kind(), format!("member {name:?} of the {of}"))
+                    .on(of)
+                    .caused_by(error)
+            })?;
+            for other in &members {
+                if other.name == name {
+                    return Err(given.wrong(format_args!("the name {name:?} is given twice")));
+                }
+                if other.target.reveal_url() == target.reveal_url() {
+                    return Err(given.wrong(format_args!(
+                        "members {:?} and {name:?} are one server",
+                        other.name
+                    )));
+                }
+            }
+            members.push(Self {
+                name: name.to_owned(),
+                target,
+            });
+        }
+        Ok(members)
+    }
+}
+
+fn check_name(name: &str) -> std::result::Result<(), String> {
+    let plain = |sign: char| sign.is_ascii_alphanumeric() || "-_.".contains(sign);
+    if (1..=32).contains(&name.len()) && name.chars().all(plain) {
+        return Ok(());
+    }
+    Err(format!(
+        "the name of a member has 1 to 32 letters, digits, '-', '_' and '.', and \"{}\" is given",
+        name.escape_debug()
+    ))
 }
 
 /// Checks whether a store that was opened may be a member. A member is closed again after an error,
@@ -214,6 +279,56 @@ impl Members {
     #[must_use]
     pub fn all(&self) -> &[Arc<Member>] {
         &self.members
+    }
+
+    /// The weakest capabilities of the open members, for a backend of this name. Only the members
+    /// can raise the token of a lock.
+    #[must_use]
+    pub fn weakest_capabilities(&self, backend: &'static str) -> Capabilities {
+        let open: Vec<_> = self
+            .members
+            .iter()
+            .filter_map(|member| member.begin().ok())
+            .collect();
+        let told: Vec<&Capabilities> = open
+            .iter()
+            .map(|(handle, _)| handle.lock.capabilities())
+            .collect();
+        let mut all = Capabilities::new(backend);
+        let longest = |of: fn(&Capabilities) -> Duration| told.iter().map(|it| of(it)).max();
+        let every = |of: fn(&Capabilities) -> bool| told.iter().all(|it| of(it));
+        all.min_ttl = longest(|it| it.min_ttl).unwrap_or(all.min_ttl);
+        all.default_ttl = longest(|it| it.default_ttl).unwrap_or(all.default_ttl);
+        all.ttl_granularity = longest(|it| it.ttl_granularity).unwrap_or(all.ttl_granularity);
+        all.max_lease = told.iter().filter_map(|it| it.max_lease).min();
+        let mut fairness = told.iter().map(|it| it.fairness);
+        let first = fairness.next().unwrap_or(Fairness::None);
+        all.fairness = if fairness.all(|it| it == first) {
+            first
+        } else {
+            Fairness::None
+        };
+        all.wakeup = if every(|it| it.wakeup == Wakeup::Push) {
+            Wakeup::Push
+        } else {
+            Wakeup::Poll
+        };
+        all.expiry_clock = if every(|it| it.expiry_clock == ExpiryClock::Host) {
+            ExpiryClock::Host
+        } else {
+            ExpiryClock::Server
+        };
+        all.survives_restart = every(|it| it.survives_restart);
+        all.reach = told
+            .iter()
+            .map(|it| it.reach)
+            .min()
+            .unwrap_or(Reach::Process);
+        all.tickets = every(|it| it.tickets);
+        all.hand_over = every(|it| it.hand_over);
+        all.store_queue = every(|it| it.store_queue);
+        all.tells_force_release = every(|it| it.tells_force_release);
+        all
     }
 
     /// Waits until `needed` members are open, or until so many have failed that `needed` members
@@ -440,6 +555,25 @@ impl Member {
         if let State::Open(handle) = before {
             handle.close().await;
         }
+    }
+}
+
+/// Adds what the member of this name says about itself to the report on a backend of several
+/// stores. The checks that pass are one line: seven members have a hundred of them.
+pub fn add_health_of(health: &mut Health, name: &str, own: Health) {
+    let server = own.server;
+    let (passed, others): (Vec<_>, Vec<_>) = own
+        .findings
+        .into_iter()
+        .partition(|finding| finding.verdict == Verdict::Pass);
+    let checks: Vec<_> = passed.iter().map(|finding| finding.check).collect();
+    if !checks.is_empty() {
+        let detail = format!("{name} ({server}): {}", checks.join(", "));
+        health.found("checks", Verdict::Pass, detail);
+    }
+    for mut finding in others {
+        finding.detail = format!("{name} ({server}): {}", finding.detail);
+        health.findings.push(finding);
     }
 }
 
