@@ -1,0 +1,180 @@
+//! The members and the ring store, from a URL or a configuration, checked.
+
+use std::pin::Pin;
+
+use distlock_backend_kit::{
+    DriverOption, Drivers, MemberHandle, MemberTarget, Target, TargetParts,
+};
+use distlock_core::{Error, ErrorKind, LeaseKind, Reach, Result, Store};
+
+use crate::shared::NAME;
+
+pub(crate) const MEMBER: DriverOption = DriverOption::new(
+    "member",
+    "`NAME=URL`, once for each member. The name stays when the address or the password changes; a \
+     lock belongs to a member by its name",
+    "",
+);
+
+pub(crate) const RECORDS: DriverOption = DriverOption::new(
+    "records",
+    "the URL of the ring store, which has the list of the active members and the records of the \
+     ring. It must not lose acknowledged writes",
+    "",
+);
+
+pub(crate) const UNSAFE_RECORDS: DriverOption = DriverOption::new(
+    "unsafe_records",
+    "`true`: the ring store may lose acknowledged writes, as Redis Sentinel and Redis Cluster do. \
+     Two clients may then hold one lock after a change of the members",
+    "false",
+);
+
+/// The members of a ring, and its ring store.
+#[derive(Debug)]
+pub(crate) struct RingConfig {
+    pub(crate) members: Vec<MemberTarget>,
+    pub(crate) records: Target,
+    unsafe_records: bool,
+}
+
+impl RingConfig {
+    pub(crate) fn from_parts(mut parts: TargetParts, drivers: &Drivers) -> Result<Self> {
+        if !parts.body.is_empty() {
+            return Err(parts.wrong(format_args!(
+                "the members of a ring stand after the `?`, as in \
+                 ring:?records=URL&member=a=redis://HOST&member=.., and \"{}\" is given",
+                parts.masked_url().escape_debug()
+            )));
+        }
+        let mut options = std::mem::take(&mut parts.options);
+        let unsafe_records = match options.take(UNSAFE_RECORDS.name) {
+            None => false,
+            Some(given) => match given.value.as_str() {
+                "true" => true,
+                "false" => false,
+                _ => return Err(given.wrong("it is neither `true` nor `false`")),
+            },
+        };
+        let records = match options.take(RECORDS.name) {
+            None => {
+                return Err(
+                    parts.wrong("a ring needs the URL of its ring store (option `records`)")
+                );
+            }
+            Some(given) => {
+                let target = Target::new(&given.value)
+                    .from_origin(given.origin.clone())
+                    .clock(parts.clock.clone());
+                let scheme = target.scheme().unwrap_or_default();
+                if let Some(reason) = refused_records(&scheme, unsafe_records) {
+                    return Err(given.wrong(reason));
+                }
+                drivers.check(target.clone()).map_err(|error| {
+                    Error::new(error.kind(), "the ring store")
+                        .on(NAME)
+                        .caused_by(error)
+                })?;
+                target
+            }
+        };
+        let clock = &parts.clock;
+        let members =
+            MemberTarget::take_list(&mut options, MEMBER.name, NAME, clock, drivers, refusal)?;
+        options.finish(NAME)?;
+        if members.is_empty() {
+            return Err(parts.wrong("a ring has at least one member (option `member`)"));
+        }
+        Ok(Self {
+            members,
+            records,
+            unsafe_records,
+        })
+    }
+
+    /// Opens the ring store, and checks what only an opened store tells.
+    pub(crate) async fn open_records(&self, drivers: &Drivers) -> Result<Store> {
+        let of_records = |error: Error| {
+            Error::new(error.kind(), "the ring store")
+                .on(NAME)
+                .caused_by(error)
+        };
+        let store = drivers
+            .open_parts(self.records.parts()?)
+            .await
+            .map_err(of_records)?;
+        match self.check_records(&store).await {
+            Ok(()) => Ok(store),
+            Err(error) => {
+                store.close().await;
+                Err(of_records(error))
+            }
+        }
+    }
+
+    async fn check_records(&self, store: &Store) -> Result<()> {
+        let refused = |problem: String| Err(Error::new(ErrorKind::InvalidConfig, problem));
+        if !store.records().tells_ages() {
+            return refused("it does not tell the age of its records".to_owned());
+        }
+        if store.backend().capabilities().reach == Reach::Host {
+            return refused(
+                "it is a file of one host, whose clock begins anew with each boot".to_owned(),
+            );
+        }
+        if self.unsafe_records {
+            return Ok(());
+        }
+        let health = store.backend().health().await?;
+        match health.findings.iter().find(|finding| finding.may_forget) {
+            Some(finding) => refused(format!(
+                "it may forget the view of the ring: {} is {}",
+                finding.check, finding.detail
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The reason why a store of this scheme can be no member.
+fn refusal(scheme: &str) -> Option<&'static str> {
+    match scheme {
+        "ring" => Some("a ring can be no member of a ring"),
+        "quorum" => Some("a quorum has other tokens than a ring, and cannot raise them"),
+        "zookeeper" => Some("the leases and tokens of ZooKeeper are of another kind"),
+        _ if scheme.starts_with("kv+") => Some(
+            "a lock over records loses a raised token together with its record; leave out `kv+`",
+        ),
+        _ => None,
+    }
+}
+
+/// The reason why a store of this scheme can be no ring store.
+fn refused_records(scheme: &str, is_unsafe: bool) -> Option<&'static str> {
+    match scheme {
+        "ring" | "quorum" => Some("its members have no common records"),
+        "zookeeper" => Some("the records of ZooKeeper do not tell their age"),
+        "redis+cluster" | "redis+sentinel" if !is_unsafe => Some(
+            "a failover can lose an acknowledged write, and two clients may then hold one lock; \
+             `unsafe_records=true` accepts that",
+        ),
+        _ => None,
+    }
+}
+
+/// Checks what only an opened member tells.
+pub(crate) fn check_member(
+    member: MemberHandle,
+) -> Pin<Box<dyn Future<Output = Result<()>> + Send>> {
+    Box::pin(async move {
+        let capabilities = member.lock.capabilities();
+        if capabilities.token_floor && capabilities.lease == LeaseKind::Ttl {
+            return Ok(());
+        }
+        let problem = format!(
+            "{} cannot raise the token of a lock, so it can be no member",
+            capabilities.backend
+        );
+        Err(Error::new(ErrorKind::InvalidConfig, problem).on(NAME))
+    })
+}

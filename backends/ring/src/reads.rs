@@ -1,0 +1,265 @@
+//! What a process knows of the view, and the task that reads it again and again.
+//!
+//! Invariant: a view is used for at most V after the sending of the read that answered it. All
+//! handles of a process share what was read. Each handle has a task of its own on its runtime, so
+//! that a blocked program does not lose its locks: the keeper has a handle of its own.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use distlock_core::{Clock, Entry, Error, ErrorKind, Expect, Moment, Result, at_most, sync::Mutex};
+
+use crate::{
+    shared::{NAME, Shared},
+    view::{Seen, View},
+};
+
+/// The longest time that the first read waits for its answer. Later ones wait for a third of V.
+const FIRST_READ: Duration = Duration::from_secs(2);
+
+/// The shortest pause between two reads.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
+
+/// What a process knows of the view.
+#[derive(Debug, Default)]
+pub(crate) struct Views(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    seen: Option<Arc<Seen>>,
+    /// The highest view of all, and when it was received.
+    highest: Option<(View, Moment)>,
+    /// The ring store has gone back to an earlier view, or has lost it: nothing is granted before
+    /// this moment.
+    refused_until: Option<Moment>,
+    /// Why the last read brought no view.
+    problem: Option<Error>,
+}
+
+impl Views {
+    /// The view that may be used now.
+    pub(crate) fn usable(&self, now: Moment) -> Result<Arc<Seen>> {
+        let known = self.0.lock();
+        if let Some(until) = known.refused_until
+            && now < until
+        {
+            let left = until.since(now);
+            let problem = format!(
+                "the ring store has lost its view or has gone back to an earlier one: nothing is \
+                 granted for {:.1} s",
+                left.as_secs_f64()
+            );
+            return Err(unavailable(problem).retry_in(left));
+        }
+        match &known.seen {
+            Some(seen) if now < seen.until => Ok(Arc::clone(seen)),
+            _ => {
+                let problem = "the view of the ring was not read in time, so nothing is granted";
+                let error = unavailable(problem);
+                Err(match &known.problem {
+                    Some(cause) => error.caused_by(cause.clone()),
+                    None => error,
+                })
+            }
+        }
+    }
+
+    /// The view that was read last, fresh or not.
+    pub(crate) fn last(&self) -> Option<Arc<Seen>> {
+        self.0.lock().seen.clone()
+    }
+
+    /// Takes the answer to a read.
+    fn take(&self, answer: Result<Option<Entry>>, sent: Moment, received: Moment) -> Result<()> {
+        let read = answer.and_then(|entry| match entry {
+            Some(entry) => Seen::new(entry, sent, received),
+            None => Err(no_view()),
+        });
+        let known = &mut *self.0.lock();
+        let seen = match read {
+            Ok(seen) => seen,
+            Err(error) => {
+                known.problem = Some(error.clone());
+                return Err(error);
+            }
+        };
+        known.problem = None;
+        if let Some((highest, at)) = &known.highest {
+            let is_ours = seen.view.ring == highest.ring && seen.view.number >= highest.number;
+            let is_same = seen.view.number != highest.number || seen.view.is_same(highest);
+            // Two reads can overtake each other. One that was sent before the highest view came in
+            // proves nothing.
+            let is_behind = highest.confirmed && !seen.view.confirmed;
+            if sent < *at && (!is_ours || is_same && is_behind && highest.is_same(&seen.view)) {
+                return Ok(());
+            }
+            if !(is_ours && is_same) {
+                known.refused_until = Some(received + highest.quarantine());
+                tracing::warn!(
+                    was = highest.number,
+                    is = seen.view.number,
+                    "the ring store has lost its view or has gone back to an earlier one"
+                );
+            }
+            // An earlier view of the same ring is never used again.
+            if seen.view.ring == highest.ring && !(is_ours && is_same) {
+                known.seen = None;
+                return Ok(());
+            }
+        }
+        known.highest = Some((seen.view.clone(), received));
+        let is_later = |old: &Arc<Seen>| old.view != seen.view || old.until < seen.until;
+        if known.seen.as_ref().is_none_or(is_later) {
+            known.seen = Some(Arc::new(seen));
+        }
+        Ok(())
+    }
+}
+
+fn unavailable(problem: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Unavailable, problem).on(NAME)
+}
+
+pub(crate) fn no_view() -> Error {
+    let problem = "the ring store has no view: make the ring with `distlock ring init`";
+    Error::new(ErrorKind::InvalidConfig, problem).on(NAME)
+}
+
+/// Reads the view once, and confirms it if nobody has.
+pub(crate) async fn read(shared: &Shared) -> Result<()> {
+    let key = View::key()?;
+    let (clock, store) = (&*shared.clock, &shared.ring_store.records);
+    let limit = shared
+        .views
+        .last()
+        .map_or(FIRST_READ, |seen| pause_of(&seen.view));
+    loop {
+        let sent = clock.now();
+        let late = || Err(unavailable("the ring store did not answer in time"));
+        let answer = at_most(clock, limit, store.get(&key)).await;
+        shared
+            .views
+            .take(answer.unwrap_or_else(late), sent, clock.now())?;
+        match shared.views.last() {
+            Some(seen) if !seen.view.confirmed => confirm(shared, &seen).await?,
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// The second write of a view. Its sender may have died, so everybody who reads a view unconfirmed
+/// does it. Whoever comes later finds another version.
+async fn confirm(shared: &Shared, seen: &Seen) -> Result<()> {
+    let stored = seen.view.clone().confirmed().stored()?;
+    let expect = Expect::Version(seen.entry.version);
+    shared
+        .ring_store
+        .records
+        .put(&View::key()?, &stored, expect)
+        .await?;
+    Ok(())
+}
+
+/// Reads the view three times in V, until the handle is closed or dropped.
+pub(crate) async fn keep_reading(shared: Weak<Shared>, clock: Arc<dyn Clock>) {
+    loop {
+        let pause = {
+            let Some(shared) = shared.upgrade() else {
+                return;
+            };
+            let begun = clock.now();
+            match read(&shared).await {
+                Err(error) if error.kind() == ErrorKind::Closed => return,
+                Err(error) => tracing::debug!(%error, "the view of the ring cannot be read"),
+                Ok(()) => {}
+            }
+            let third = shared
+                .views
+                .last()
+                .map_or(SHORTEST_PAUSE, |it| pause_of(&it.view));
+            third.saturating_sub(clock.now().since(begun))
+        };
+        clock.sleep(pause.max(SHORTEST_PAUSE)).await;
+    }
+}
+
+fn pause_of(view: &View) -> Duration {
+    view.validity() / 3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::view::tests::{read, view_of};
+
+    fn at(seconds: u64) -> Moment {
+        Moment::from_boot(Duration::from_secs(seconds))
+    }
+
+    fn take(views: &Views, view: &View, sent: u64, received: u64) {
+        let entry = read(view, Duration::from_secs(100), sent, received).entry;
+        views.take(Ok(Some(entry)), at(sent), at(received)).unwrap();
+    }
+
+    fn number(views: &Views, now: u64) -> Option<u64> {
+        views.usable(at(now)).ok().map(|seen| seen.view.number)
+    }
+
+    #[test]
+    fn a_view_is_used_for_its_validity_and_no_longer() {
+        let views = Views::default();
+        assert_eq!(number(&views, 0), None);
+        take(&views, &view_of("ab"), 10, 11);
+        assert_eq!((number(&views, 11), number(&views, 12)), (Some(1), None));
+        // An answer to an earlier read takes nothing away.
+        take(&views, &view_of("ab"), 11, 11);
+        take(&views, &view_of("ab"), 9, 11);
+        assert_eq!((number(&views, 12), number(&views, 13)), (Some(1), None));
+        // A failed read neither.
+        let failed = views.take(Err(unavailable("away")), at(12), at(12));
+        assert!(failed.is_err());
+        assert_eq!(number(&views, 12), Some(1));
+        let error = views.usable(at(13)).unwrap_err();
+        assert!(error.to_string().contains("away"), "{error}");
+    }
+
+    #[test]
+    fn an_earlier_view_or_another_with_the_same_number_stops_all_grants() {
+        let mut second = view_of("ab");
+        second.number = 2;
+        for wrong in [view_of("ab"), {
+            let mut other = view_of("abc");
+            other.number = 2;
+            other
+        }] {
+            let views = Views::default();
+            take(&views, &second, 10, 10);
+            take(&views, &wrong, 11, 11);
+            assert_eq!(number(&views, 11), None, "{wrong:?}");
+            // The view that was there before comes back.
+            take(&views, &second, 12, 12);
+            assert_eq!(number(&views, 12), None);
+            take(&views, &second, 18, 18);
+            assert_eq!((number(&views, 18), number(&views, 19)), (None, Some(2)));
+        }
+        // An answer that was overtaken says nothing.
+        let views = Views::default();
+        take(&views, &second, 10, 11);
+        take(&views, &view_of("ab"), 10, 11);
+        assert_eq!(number(&views, 11), Some(2));
+    }
+
+    #[test]
+    fn another_ring_grants_nothing_before_the_leases_of_this_one_have_ended() {
+        let views = Views::default();
+        take(&views, &view_of("ab"), 10, 10);
+        let mut other = view_of("abc");
+        other.ring = uuid::Uuid::max();
+        take(&views, &other, 11, 11);
+        assert_eq!(number(&views, 11), None);
+        take(&views, &other, 18, 18);
+        assert_eq!((number(&views, 18), number(&views, 19)), (None, Some(1)));
+    }
+}

@@ -1,0 +1,50 @@
+//! Opens rings.
+
+use std::{sync::Arc, time::Duration};
+
+use distlock_backend_kit::{Drivers, percent_encode};
+use distlock_core::{Result, Store};
+use distlock_harness::servers::redis::RedisServer;
+use distlock_memory::MemoryDriver;
+use distlock_redis::RedisDriver;
+use distlock_ring::{RingDriver, Terms};
+
+/// A quarantine of 1.25 s.
+pub(crate) const SHORT: Terms = Terms {
+    validity: Duration::from_millis(200),
+    max_lease: Duration::from_secs(1),
+};
+
+/// The drivers of members and of the ring.
+pub(crate) fn drivers() -> Drivers {
+    Drivers::new()
+        .with(Arc::new(MemoryDriver))
+        .with(Arc::new(RedisDriver))
+        .with(Arc::new(RingDriver))
+}
+
+/// The URL of a ring of these members, with the names a, b, c and so on.
+pub(crate) fn url_of<'a>(records: &str, members: impl IntoIterator<Item = &'a str>) -> String {
+    let named = "abcdefg".chars().zip(members);
+    let members = named.map(|(name, url)| format!("&member={name}={}", percent_encode(url)));
+    format!(
+        "ring:?records={}{}",
+        percent_encode(records),
+        members.collect::<String>()
+    )
+}
+
+/// Servers that lose no acknowledged write.
+pub(crate) fn redis_servers(count: usize) -> Vec<RedisServer> {
+    (0..count).map(|_| RedisServer::start().unwrap()).collect()
+}
+
+/// The ring of these servers, with the first one as ring store.
+pub(crate) fn url_of_servers(servers: &[RedisServer]) -> String {
+    let urls: Vec<_> = servers.iter().map(RedisServer::url).collect();
+    url_of(&urls[0], urls.iter().map(String::as_str))
+}
+
+pub(crate) async fn open(url: &str) -> Result<Store> {
+    drivers().open(url).await
+}

@@ -1,0 +1,7 @@
+//! Tests on members in memory and on real servers.
+
+mod common;
+
+mod bad_input;
+mod changes;
+mod conformance;
