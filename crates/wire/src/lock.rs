@@ -359,6 +359,7 @@ impl From<LossReason> for v1::LossReason {
             LossReason::Expired => Self::Expired,
             LossReason::ForceReleased => Self::ForceReleased,
             LossReason::HistoryChanged => Self::HistoryChanged,
+            LossReason::Moved => Self::Moved,
             LossReason::Removed => Self::Removed,
             LossReason::SessionLost => Self::SessionLost,
             LossReason::TakenOver => Self::TakenOver,
@@ -378,6 +379,7 @@ fn loss_reason(number: i32) -> Result<LossReason> {
         v1::LossReason::HistoryChanged => LossReason::HistoryChanged,
         // The lock is gone, for a reason that this version does not know.
         v1::LossReason::Unspecified | v1::LossReason::Removed => LossReason::Removed,
+        v1::LossReason::Moved => LossReason::Moved,
         v1::LossReason::SessionLost => LossReason::SessionLost,
         v1::LossReason::TakenOver => LossReason::TakenOver,
         v1::LossReason::Unreachable => LossReason::Unreachable,

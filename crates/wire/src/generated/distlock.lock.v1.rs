@@ -816,6 +816,7 @@ pub enum LossReason {
     SessionLost = 5,
     TakenOver = 6,
     Unreachable = 7,
+    Moved = 8,
 }
 impl LossReason {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -832,6 +833,7 @@ impl LossReason {
             Self::SessionLost => "LOSS_REASON_SESSION_LOST",
             Self::TakenOver => "LOSS_REASON_TAKEN_OVER",
             Self::Unreachable => "LOSS_REASON_UNREACHABLE",
+            Self::Moved => "LOSS_REASON_MOVED",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -845,6 +847,7 @@ impl LossReason {
             "LOSS_REASON_SESSION_LOST" => Some(Self::SessionLost),
             "LOSS_REASON_TAKEN_OVER" => Some(Self::TakenOver),
             "LOSS_REASON_UNREACHABLE" => Some(Self::Unreachable),
+            "LOSS_REASON_MOVED" => Some(Self::Moved),
             _ => None,
         }
     }
