@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, time::Duration};
 use distlock_backend_kit::{Drivers, Member, Members, Target};
 use distlock_core::{
     AcquireRequest, Attempt, Clock, Entry, Error, ErrorKind, Expect, HolderLabel, Lease, LockName,
-    OwnerId, RecordKey, Records, Result, Store, Ttl, Written, unix_time,
+    OwnerId, RecordKey, Records, Result, Store, Ttl, Written, at_most, unix_time,
 };
 use uuid::Uuid;
 
@@ -16,7 +16,7 @@ use crate::{
     config::{self, RingConfig},
     reads::no_view,
     shared::NAME,
-    view::{LONGEST_LEASE, LONGEST_VALIDITY, Reading, Seen, View},
+    view::{LONGEST_LEASE, LONGEST_VALIDITY, Reading, Removal, Seen, View},
 };
 
 /// The tries to write a view that others change at the same time.
@@ -24,6 +24,12 @@ const TRIES: u32 = 5;
 
 /// The lock at each member whose token tells the member's clock. It is held for a moment.
 const PROBE: &str = "distlock:ring";
+
+/// The lease of that lock, for a process that dies meanwhile.
+const PROBE_LEASE: Duration = Duration::from_secs(2);
+
+/// The longest time that a member has to answer.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The record by which the ring store's clock is read before there is a view.
 const CLOCK: &str = "ring-clock";
@@ -91,8 +97,9 @@ pub struct PendingReport {
 /// ring. With `new`, the caller says that no lock was granted at these members.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidConfig`] for a wrong URL or wrong terms, for two members that are one server,
-/// and for a ring that exists; the error of a member or of the ring store that does not answer.
+/// [`ErrorKind::InvalidConfig`] for a wrong URL or wrong terms, for two members that are one
+/// server, and for a ring that exists; the error of a member or of the ring store that does not
+/// answer.
 ///
 /// # Cancel safety
 /// Safe: the view is written in one step.
@@ -137,7 +144,8 @@ pub async fn show(target: impl Into<Target>, drivers: &Drivers) -> Result<RingRe
 pub async fn add(target: impl Into<Target>, drivers: &Drivers, member: &str) -> Result<RingReport> {
     let ring = Opened::open(target, drivers).await?;
     let changed = ring
-        .change(|members| {
+        .change(|members, removals| {
+            removals.retain(|it| it.member != member);
             if ring.member(member).is_none() {
                 let problem = format!("the configuration has no member {member:?}");
                 return Err(wrong(problem));
@@ -155,8 +163,8 @@ pub async fn add(target: impl Into<Target>, drivers: &Drivers, member: &str) -> 
 /// Removes a member from the ring. It need not answer.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidConfig`] for a member that is not active, and for the last one; the errors of
-/// the ring store.
+/// [`ErrorKind::InvalidConfig`] for a member that is not active, and for the last one; the errors
+/// of the ring store.
 ///
 /// # Cancel safety
 /// Safe: the change is one step, and clients confirm it.
@@ -167,7 +175,8 @@ pub async fn remove(
 ) -> Result<RingReport> {
     let ring = Opened::open(target, drivers).await?;
     let changed = ring
-        .change(|members| {
+        .change(|members, removals| {
+            removals.retain(|it| it.member != member);
             if !members.remove(member) {
                 return Err(wrong(format!("member {member:?} is not active")));
             }
@@ -233,15 +242,16 @@ async fn read_clock(records: &dyn Records, clock: &dyn Clock) -> Result<Reading>
     })
 }
 
-/// A ring that an operator works on.
-struct Opened {
+/// A ring that an operator, or the watch, works on.
+#[derive(Debug)]
+pub(crate) struct Opened {
     config: RingConfig,
-    store: Store,
-    members: Members,
+    pub(crate) store: Store,
+    pub(crate) members: Members,
 }
 
 impl Opened {
-    async fn open(target: impl Into<Target>, drivers: &Drivers) -> Result<Self> {
+    pub(crate) async fn open(target: impl Into<Target>, drivers: &Drivers) -> Result<Self> {
         let config = config_of(target, drivers)?;
         let store = config.open_records(drivers).await?;
         let opening = Members::open(config.members.clone(), drivers, 0, config::check_member);
@@ -261,9 +271,14 @@ impl Opened {
         }
     }
 
-    async fn close(&self) {
+    pub(crate) async fn close(&self) {
         self.members.close().await;
         self.store.close().await;
+    }
+
+    /// The view, if there is one.
+    pub(crate) async fn read(&self) -> Result<Option<Seen>> {
+        read(&*self.store.records(), &*self.store.clock()).await
     }
 
     fn member(&self, name: &str) -> Option<&Member> {
@@ -275,7 +290,7 @@ impl Opened {
 
     async fn init(&self, terms: Terms, new: bool) -> Result<RingReport> {
         let (records, clock) = (self.store.records(), self.store.clock());
-        if read(&*records, &*clock).await?.is_some() {
+        if self.read().await?.is_some() {
             let problem = "the ring exists: change it with `distlock ring add` and `remove`";
             return Err(wrong(problem));
         }
@@ -296,6 +311,7 @@ impl Opened {
             validity_ms: whole_millis(terms.validity),
             max_lease_ms: whole_millis(terms.max_lease),
             pending: Vec::new(),
+            removals: Vec::new(),
             lead_us,
             confirmed: true,
             members,
@@ -308,22 +324,26 @@ impl Opened {
     }
 
     /// Changes the members by `step`, which returns the member that must answer.
-    async fn change(
+    pub(crate) async fn change(
         &self,
-        step: impl Fn(&mut BTreeSet<String>) -> Result<Option<String>>,
+        step: impl Fn(&mut BTreeSet<String>, &mut Vec<Removal>) -> Result<Option<String>>,
     ) -> Result<RingReport> {
         let (records, clock) = (self.store.records(), self.store.clock());
         for _ in 0..TRIES {
-            let seen = read(&*records, &*clock).await?.ok_or_else(no_view)?;
+            let seen = self.read().await?.ok_or_else(no_view)?;
             let before: BTreeSet<String> = seen.view.members.iter().cloned().collect();
-            let mut after = before.clone();
-            let needed: BTreeSet<String> = step(&mut after)?.into_iter().collect();
+            let (mut after, mut removals) = (before.clone(), seen.view.removals.clone());
+            let needed: BTreeSet<String> = step(&mut after, &mut removals)?.into_iter().collect();
+            // Somebody else has made the same change.
+            if after == before {
+                return self.report().await;
+            }
             let all: BTreeSet<String> = before.union(&after).cloned().collect();
             let lead = self.lead(&seen.reading(), &all, &needed).await?;
             let number = whole_millis(unix_time(&*clock));
-            let mut next = seen
-                .view
-                .next(seen.age, after.into_iter().collect(), number);
+            let after = after.into_iter().collect();
+            let mut next = seen.view.next(seen.age, after, number);
+            next.removals = removals;
             // A raised token of an earlier view may be as far ahead, so it never falls.
             next.lead_us = next.lead_us.max(lead);
             let expect = Expect::Version(seen.entry.version);
@@ -331,7 +351,7 @@ impl Opened {
                 continue;
             }
             // The first write is seen by everybody now, so the quarantine can begin.
-            if let Some(seen) = read(&*records, &*clock).await?
+            if let Some(seen) = self.read().await?
                 && !seen.view.confirmed
             {
                 let expect = Expect::Version(seen.entry.version);
@@ -345,16 +365,15 @@ impl Opened {
     }
 
     async fn report(&self) -> Result<RingReport> {
-        let clock = self.store.clock();
-        let seen = read(&*self.store.records(), &*clock).await?;
-        Ok(report_of(&seen.ok_or_else(no_view)?, &self.config, &*clock))
+        let seen = self.read().await?.ok_or_else(no_view)?;
+        Ok(report_of(&seen, &self.config, &*self.store.clock()))
     }
 
     /// How far the tokens of the members in `all` are ahead of the ring store's clock, in
     /// microseconds. Those that do not answer are left out, unless they are `needed`.
     ///
-    /// A lock at each member tells it, because its token is the member's clock, or above it. All are
-    /// held at the same time, so two members that are one server are found.
+    /// A lock at each member tells it, because its token is the member's clock, or above it. All
+    /// are held at the same time, so two members that are one server are found.
     async fn lead(
         &self,
         ring_store: &Reading,
@@ -362,7 +381,7 @@ impl Opened {
         needed: &BTreeSet<String>,
     ) -> Result<u64> {
         let clock = self.store.clock();
-        let mut held: Vec<(&Member, Lease)> = Vec::new();
+        let mut held = Vec::new();
         let mut result = Ok(0);
         for name in all {
             let Some(member) = self.member(name) else {
@@ -370,49 +389,82 @@ impl Opened {
             };
             // By now at least, the ring store's clock has gone on since it was read.
             let store = ring_store.at(clock.now());
-            match (probe(member).await, &mut result) {
-                (Ok((lease, token)), Ok(lead)) => {
-                    held.push((member, lease));
-                    *lead = (*lead).max(token.saturating_sub(store));
-                }
-                (Ok((lease, _)), Err(_)) => held.push((member, lease)),
-                (Err(error), Ok(_)) if needed.contains(name) => result = Err(error),
-                (Err(error), _) => {
+            let told = probe(member, &*clock).await.and_then(|probed| {
+                let told = probed.clock;
+                held.push((member, probed));
+                told.ok_or_else(|| {
+                    let problem = "it is the server of another member, or another operator \
+                                   changes the ring now";
+                    member.of_this(wrong(problem))
+                })
+            });
+            match told {
+                Ok(token) => result = result.map(|lead| token.saturating_sub(store).max(lead)),
+                Err(error) if needed.contains(name) && result.is_ok() => result = Err(error),
+                Err(error) => {
                     tracing::warn!(member = name, %error, "the clock of a member is unknown");
                 }
             }
         }
-        for (member, lease) in held {
-            if let Ok((handle, sent)) = member.begin_although_silent() {
-                let _ = handle.lock.release(&lease).await;
-                sent.answered();
-            }
+        for (member, probed) in held {
+            probed.release(member).await;
         }
         result
     }
 }
 
-/// Takes a lock at a member for a moment, and returns the lease with its token.
-async fn probe(member: &Member) -> Result<(Lease, u64)> {
-    let (handle, sent) = member.begin_although_silent()?;
-    let owner = OwnerId::new();
-    let ttl = Ttl::new(Duration::from_secs(2))?;
-    let name = LockName::new(PROBE)?;
-    let request = AcquireRequest::new(name.clone(), owner, ttl, HolderLabel::new("ring")?);
-    let answer = handle.lock.try_acquire(&request).await;
-    match answer.map_err(|error| member.of_this(error))? {
-        Attempt::Acquired(grant) => {
+/// What a lock at a member has told, that is held until [`release`](Self::release).
+#[derive(Debug)]
+pub(crate) struct Probed {
+    lease: Option<Lease>,
+    /// The clock of the member by its tokens, in microseconds; `None` if somebody else has the
+    /// lock.
+    pub(crate) clock: Option<u64>,
+}
+
+impl Probed {
+    pub(crate) async fn release(&self, member: &Member) {
+        if let Some(lease) = &self.lease
+            && let Ok((handle, sent)) = member.begin_although_silent()
+        {
+            // It ends by itself in a moment.
+            let _ = handle.lock.release(lease).await;
             sent.answered();
-            let lease = Lease::new(name, owner, Some(grant.token));
-            Ok((lease, grant.token.get()))
-        }
-        Attempt::Busy(_) => {
-            sent.answered();
-            let problem = "it is the server of another member, or another operator changes the \
-                           ring now";
-            Err(member.of_this(wrong(problem)))
         }
     }
+
+    #[cfg(test)]
+    pub(crate) const fn of_clock(micros: u64) -> Self {
+        Self {
+            lease: None,
+            clock: Some(micros),
+        }
+    }
+}
+
+/// Takes a lock at a member for a moment.
+pub(crate) async fn probe(member: &Member, clock: &dyn Clock) -> Result<Probed> {
+    let (handle, sent) = member.begin_although_silent()?;
+    let (name, owner) = (LockName::new(PROBE)?, OwnerId::new());
+    let holder = HolderLabel::new("ring")?;
+    let request = AcquireRequest::new(name.clone(), owner, Ttl::new(PROBE_LEASE)?, holder);
+    let asked = at_most(clock, PATIENCE, handle.lock.try_acquire(&request));
+    let answer = asked.await.unwrap_or_else(|| {
+        let problem = format!("it did not answer within {PATIENCE:?}");
+        Err(Error::new(ErrorKind::Unavailable, problem))
+    });
+    let answer = answer.map_err(|error| member.of_this(error))?;
+    sent.answered();
+    Ok(match answer {
+        Attempt::Acquired(grant) => Probed {
+            lease: Some(Lease::new(name, owner, Some(grant.token))),
+            clock: Some(grant.token.get()),
+        },
+        Attempt::Busy(_) => Probed {
+            lease: None,
+            clock: None,
+        },
+    })
 }
 
 fn whole_millis(time: Duration) -> u64 {

@@ -74,7 +74,7 @@ impl Driver for RingDriver {
             capabilities: members.weakest_capabilities(NAME),
             members,
             ring_store,
-            views: Arc::new(Views::default()),
+            views: Arc::new(Views::new()),
             leases: Arc::new(Leases::default()),
             clock: Arc::clone(&clock),
             spawner: drivers.spawner().clone(),

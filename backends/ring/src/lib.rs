@@ -44,6 +44,7 @@
 //! | the member at which each lease of this process is | `leases` |
 //! | what an operator does | [`init`], [`show`], [`add`], [`remove`] |
 //! | a waiter, and its place at a member | `wait` |
+//! | who removes members that are gone | [`Watch`] |
 
 mod admin;
 mod config;
@@ -56,7 +57,9 @@ mod rendezvous;
 mod shared;
 mod view;
 mod wait;
+mod watch;
 
 pub use admin::{PendingReport, RingMember, RingReport, Terms, add, init, remove, show};
 pub use driver::RingDriver;
 pub use lock::RingLock;
+pub use watch::{Watch, WatchChange};

@@ -22,8 +22,13 @@ const FIRST_READ: Duration = Duration::from_secs(2);
 /// The shortest pause between two reads.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 
+const NUMBER: &str = "distlock_ring_view";
+const MEMBERS: &str = "distlock_ring_members";
+const PENDING: &str = "distlock_ring_pending";
+const REFUSED: &str = "distlock_ring_refused_total";
+
 /// What a process knows of the view.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Views(Mutex<Known>);
 
 #[derive(Debug, Default)]
@@ -39,31 +44,27 @@ struct Known {
 }
 
 impl Views {
-    /// The view that may be used now.
+    /// Nothing is known. The metrics of rings get their help texts.
+    pub(crate) fn new() -> Self {
+        metrics::describe_gauge!(NUMBER, "Number of the ring's view that was read last");
+        metrics::describe_gauge!(MEMBERS, "Active members of the ring");
+        metrics::describe_gauge!(PENDING, "Earlier views whose names may still be held");
+        metrics::describe_counter!(REFUSED, "Requests that a ring refused, by their reason");
+        Self(Mutex::default())
+    }
+
+    /// Counts a request that was refused because its name moves.
+    pub(crate) fn count_moving() {
+        metrics::counter!(REFUSED, "reason" => "moving").increment(1);
+    }
+
+    /// The view that may be used now. A refusal is counted.
     pub(crate) fn usable(&self, now: Moment) -> Result<Arc<Seen>> {
-        let known = self.0.lock();
-        if let Some(until) = known.refused_until
-            && now < until
-        {
-            let left = until.since(now);
-            let problem = format!(
-                "the ring store has lost its view or has gone back to an earlier one: nothing is \
-                 granted for {:.1} s",
-                left.as_secs_f64()
-            );
-            return Err(unavailable(problem).retry_in(left));
+        let usable = self.0.lock().usable(now);
+        if usable.is_err() {
+            metrics::counter!(REFUSED, "reason" => "no_view").increment(1);
         }
-        match &known.seen {
-            Some(seen) if now < seen.until => Ok(Arc::clone(seen)),
-            _ => {
-                let problem = "the view of the ring was not read in time, so nothing is granted";
-                let error = unavailable(problem);
-                Err(match &known.problem {
-                    Some(cause) => error.caused_by(cause.clone()),
-                    None => error,
-                })
-            }
-        }
+        usable
     }
 
     /// The view that was read last, fresh or not.
@@ -112,10 +113,47 @@ impl Views {
         known.highest = Some((seen.view.clone(), received));
         let is_later = |old: &Arc<Seen>| old.view != seen.view || old.until < seen.until;
         if known.seen.as_ref().is_none_or(is_later) {
+            metrics::gauge!(NUMBER).set(as_float(seen.view.number));
+            metrics::gauge!(MEMBERS).set(as_float(seen.view.members.len()));
+            let pending = seen.view.pending.iter();
+            let live = pending.filter(|it| !seen.left(it, received).is_zero());
+            metrics::gauge!(PENDING).set(as_float(live.count()));
             known.seen = Some(Arc::new(seen));
         }
         Ok(())
     }
+}
+
+impl Known {
+    fn usable(&self, now: Moment) -> Result<Arc<Seen>> {
+        if let Some(until) = self.refused_until
+            && now < until
+        {
+            let left = until.since(now);
+            let problem = format!(
+                "the ring store has lost its view or has gone back to an earlier one: nothing is \
+                 granted for {:.1} s",
+                left.as_secs_f64()
+            );
+            return Err(unavailable(problem).retry_in(left));
+        }
+        match &self.seen {
+            Some(seen) if now < seen.until => Ok(Arc::clone(seen)),
+            _ => {
+                let problem = "the view of the ring was not read in time, so nothing is granted";
+                let error = unavailable(problem);
+                Err(match &self.problem {
+                    Some(cause) => error.caused_by(cause.clone()),
+                    None => error,
+                })
+            }
+        }
+    }
+}
+
+/// For a metric, which shows no more digits.
+fn as_float(number: impl TryInto<u64>) -> f64 {
+    number.try_into().unwrap_or(u64::MAX) as f64
 }
 
 fn unavailable(problem: impl Into<String>) -> Error {
@@ -209,7 +247,7 @@ mod tests {
 
     #[test]
     fn a_view_is_used_for_its_validity_and_no_longer() {
-        let views = Views::default();
+        let views = Views::new();
         assert_eq!(number(&views, 0), None);
         take(&views, &view_of("ab"), 10, 11);
         assert_eq!((number(&views, 11), number(&views, 12)), (Some(1), None));
@@ -234,7 +272,7 @@ mod tests {
             other.number = 2;
             other
         }] {
-            let views = Views::default();
+            let views = Views::new();
             take(&views, &second, 10, 10);
             take(&views, &wrong, 11, 11);
             assert_eq!(number(&views, 11), None, "{wrong:?}");
@@ -245,7 +283,7 @@ mod tests {
             assert_eq!((number(&views, 18), number(&views, 19)), (None, Some(2)));
         }
         // An answer that was overtaken says nothing.
-        let views = Views::default();
+        let views = Views::new();
         take(&views, &second, 10, 11);
         take(&views, &view_of("ab"), 10, 11);
         assert_eq!(number(&views, 11), Some(2));
@@ -253,7 +291,7 @@ mod tests {
 
     #[test]
     fn another_ring_grants_nothing_before_the_leases_of_this_one_have_ended() {
-        let views = Views::default();
+        let views = Views::new();
         take(&views, &view_of("ab"), 10, 10);
         let mut other = view_of("abc");
         other.ring = uuid::Uuid::max();

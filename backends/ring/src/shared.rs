@@ -115,6 +115,7 @@ impl Shared {
         match self.way(name)? {
             Way::Open(route) => Ok(route),
             Way::Moving(left) => {
+                Views::count_moving();
                 let problem = format!(
                     "the name moves to another member of the ring, and is free in {:.1} s",
                     left.as_secs_f64()

@@ -3,9 +3,9 @@
 //! This module owns the stored form of a view, and decides which member owns a name and whether the
 //! name is in quarantine. It reads no clock and sends nothing. Invariants:
 //!
-//! - A name is free only when every lease that its earlier owner may have granted has ended. V and L
-//!   stay the same as long as the ring store has a view, so the times of the present view are those
-//!   of its predecessors.
+//! - A name is free only when every lease that its earlier owner may have granted has ended. V and
+//!   L stay the same as long as the ring store has a view, so the times of the present view are
+//!   those of its predecessors.
 //! - What is left of a quarantine counts from the age of the confirmed view, by the ring store's
 //!   clock, and from the receipt of that age by the client's clock. It must never count from the
 //!   sending of the read: the store told the age later.
@@ -43,6 +43,9 @@ pub(crate) struct View {
     /// L: the longest lease.
     pub(crate) max_lease_ms: u64,
     pub(crate) pending: Vec<Pending>,
+    /// The members that the watch has removed, also those that it has added back. A step of an
+    /// operator removes the entry.
+    pub(crate) removals: Vec<Removal>,
     /// How far the tokens of any member may be ahead of the ring store's clock, in microseconds.
     pub(crate) lead_us: u64,
     /// Whether this is the second of the two writes.
@@ -57,6 +60,15 @@ pub(crate) struct Pending {
     pub(crate) members: Vec<String>,
     /// What was left of the quarantine when the present view was written.
     pub(crate) remains_ms: u64,
+}
+
+/// A member that the watch has removed, and may add back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Removal {
+    pub(crate) member: String,
+    /// How often it was removed before the last time.
+    pub(crate) times: u32,
 }
 
 impl View {
@@ -240,11 +252,16 @@ impl Seen {
         self.read
     }
 
+    /// The age of the view at this moment.
+    pub(crate) fn age_at(&self, now: Moment) -> Duration {
+        self.age + now.since(self.read.received)
+    }
+
     /// What is left of the quarantine that began with a pending view.
     pub(crate) fn left(&self, pending: &Pending, now: Moment) -> Duration {
         let remains = Duration::from_millis(pending.remains_ms);
         if self.view.confirmed {
-            remains.saturating_sub(self.age + now.since(self.read.received))
+            remains.saturating_sub(self.age_at(now))
         } else {
             remains
         }
@@ -305,6 +322,7 @@ pub(crate) mod tests {
             validity_ms: 2000,
             max_lease_ms: 5000,
             pending: Vec::new(),
+            removals: Vec::new(),
             lead_us: 0,
             confirmed: true,
         }

@@ -7,6 +7,7 @@ use distlock_core::{Result, Store};
 use distlock_harness::servers::redis::RedisServer;
 use distlock_memory::MemoryDriver;
 use distlock_redis::RedisDriver;
+use distlock_remote::RemoteDriver;
 use distlock_ring::{RingDriver, Terms};
 
 /// A quarantine of 1.25 s.
@@ -20,6 +21,7 @@ pub(crate) fn drivers() -> Drivers {
     Drivers::new()
         .with(Arc::new(MemoryDriver))
         .with(Arc::new(RedisDriver))
+        .with(Arc::new(RemoteDriver))
         .with(Arc::new(RingDriver))
 }
 

@@ -5,3 +5,4 @@ mod common;
 mod bad_input;
 mod changes;
 mod conformance;
+mod watch;
