@@ -67,6 +67,7 @@
 //! | `postgres://USER@HOST/DATABASE` | anybody who can connect | `postgres` (with TLS: `postgres`, `tls`) |
 //! | `kv+URL` | the same callers as the store of that URL, which keeps the locks as records | `kv` |
 //! | `quorum:?member=NAME=URL&..` | anybody who can connect to a majority of 3, 5 or 7 stores | `quorum` |
+//! | `ring:?records=URL&member=NAME=URL&..` | anybody who can connect to the stores, each of which has a part of the names | `ring` |
 //! | `distlock://HOST,HOST` | anybody who can connect to the lock server, which serves one of these stores | `remote` |
 //! | `zookeeper://HOST,HOST/ROOT` | anybody who can connect | `zookeeper` (with TLS: `tls`, with SASL: `sasl` as well) |
 //!
@@ -76,8 +77,8 @@
 //! # Features
 //!
 //! `memory` (default), `sqlite`, `redis`, `mysql`, `postgres`, `zookeeper`, `kv`, `quorum`,
-//! `remote`; `tls` for backends that support it, and `sasl` for ZooKeeper. The error for a URL
-//! whose backend is not compiled in contains the line of `Cargo.toml` that adds it.
+//! `remote`, `ring`; `tls` for backends that support it, and `sasl` for ZooKeeper. The error for a
+//! URL whose backend is not compiled in contains the line of `Cargo.toml` that adds it.
 
 pub mod backend;
 pub mod config;
@@ -107,6 +108,16 @@ pub mod quorum {
     #[doc(inline)]
     pub use distlock_quorum::{
         MarkerReport, MemberReport, QuorumLock, init, readmit, reconfigure, show,
+    };
+}
+
+/// Locks whose names are spread over several stores: the steps of an operator.
+#[cfg(feature = "ring")]
+pub mod ring {
+    #[doc(inline)]
+    pub use distlock_ring::{
+        PendingReport, RingLock, RingMember, RingReport, Terms, Watch, WatchChange, add, init,
+        remove, show,
     };
 }
 

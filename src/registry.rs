@@ -54,6 +54,7 @@ impl Registry {
             "quorum" distlock_quorum::QuorumDriver, ("quorum", "quorum");
             "remote" distlock_remote::RemoteDriver, ("distlock", "remote")
                 ("distlocks", "remote,tls");
+            "ring" distlock_ring::RingDriver, ("ring", "ring");
         };
         Self { drivers }
     }

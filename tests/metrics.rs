@@ -9,7 +9,10 @@ use std::{
     },
 };
 
-use distlock::backend::sync::Mutex;
+use distlock::{
+    backend::sync::Mutex,
+    ring::{Terms, init},
+};
 use distlock_harness::servers::{
     mysql::{MySqlServer, Product},
     postgres::PostgresServer,
@@ -106,6 +109,11 @@ async fn every_metric_of_the_page_has_a_help_text_and_requests_are_counted() {
     let _cache = CacheGuard::new(&store, MemoryCache::new(1), Settings::default()).unwrap();
     let _unread = OptimisticCounters::new(&store);
     let _shared = RwLock::new(&store, "shared").unwrap();
+    let ring = "ring:?records=memory:metrics&member=a=memory:metrics-a";
+    let drivers = distlock::Registry::builtin();
+    let made = init(ring, drivers.drivers(), Terms::default(), true).await;
+    made.unwrap();
+    let _ring = drivers.open(ring).await.unwrap();
 
     let rows = PAGE
         .lines()

@@ -27,6 +27,7 @@ mod quorum;
 mod quoting;
 mod records;
 mod redis;
+mod ring;
 mod run;
 mod scripts;
 mod serve;

@@ -19,6 +19,7 @@ pub(crate) mod quorum;
 pub(crate) mod release;
 pub(crate) mod renew;
 pub(crate) mod resize;
+pub(crate) mod ring;
 pub(crate) mod run;
 pub(crate) mod serve;
 mod ticket;

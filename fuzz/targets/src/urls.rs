@@ -45,6 +45,7 @@ pub fn urls(data: &[u8]) {
             "quorum:?member=a={scheme}%3A%2F%2Fuser:{SECRET}%40{text}"
         )),
         Target::new(format!("quorum:?member=a={scheme}://user:{SECRET}@{text}")),
+        Target::new(format!("ring:?records={scheme}://user:{SECRET}@{text}")),
     ] {
         let said = check(&target, text.len());
         keeps_secret(&said);
