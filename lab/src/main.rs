@@ -8,6 +8,7 @@ mod counts;
 mod peers;
 mod quorum;
 mod report;
+mod ring;
 mod served;
 mod simulation;
 mod takeover;

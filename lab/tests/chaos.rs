@@ -84,7 +84,7 @@ macro_rules! stores {
 mod keeps_its_promises {
     use super::assert_promises_are_kept;
 
-    stores! { memory sqlite redis mariadb postgres zookeeper quorum lock_server agents }
+    stores! { memory sqlite redis mariadb postgres zookeeper quorum ring lock_server agents }
 }
 
 #[test]

@@ -112,8 +112,11 @@ impl CountedConnection {
         match store.server.as_ref()? {
             Server::Redis(it) => to(it.address(), it.url()),
             // The servers of a group report their own addresses to clients, so clients would bypass
-            // the proxy. A quorum and agents are several servers.
-            Server::RedisSentinels(_) | Server::RedisCluster(_) | Server::Quorum(..) => None,
+            // the proxy. A quorum, a ring and agents are several servers.
+            Server::RedisSentinels(_)
+            | Server::RedisCluster(_)
+            | Server::Quorum(..)
+            | Server::Ring(_) => None,
             Server::Served(it) => match &*it.servers {
                 [server] => to(server.address(), server.url()),
                 _ => None,

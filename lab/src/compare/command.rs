@@ -45,9 +45,9 @@ const EXAMPLES: &str = "\
 Stores for --spawn:
   memory, sqlite, redis, redis-sentinel, redis-cluster, mariadb, mysql,
   postgres, zookeeper; quorum, of three Redis servers, quorum-dead and
-  quorum-silent, with one member lost; lock-server, with locks in its memory,
-  and agents, two before one Redis server; kv+sqlite, kv+redis and so on
-  measure locks over records
+  quorum-silent, with one member lost; ring, of three Redis servers;
+  lock-server, with locks in its memory, and agents, two before one Redis
+  server; kv+sqlite, kv+redis and so on measure locks over records
 
 Examples:
   distlock-lab compare --quick --spawn sqlite,redis --out report

@@ -10,7 +10,10 @@ use distlock_conformance::{
     history::{Hold, check},
     worker::Worker,
 };
-use distlock_harness::{Signal, servers::redis::RedisCluster};
+use distlock_harness::{
+    Signal,
+    servers::redis::{RedisCluster, RedisServer},
+};
 use distlock_report::compare::{Scenario, ScenarioKind};
 
 use super::{
@@ -72,7 +75,8 @@ fn can_play(kind: ScenarioKind, store: &StoreUnderTest) -> bool {
         // A further loss would leave a quorum no majority.
         (_, None | Some(Server::Quorum(_, Lost::Dead | Lost::Silent))) => false,
         // In a group of servers only the loss of the leader is played: the group must go on without
-        // that server. The other faults are played on single servers, which cannot go on.
+        // that server. The other faults are played on single servers, which cannot go on. The
+        // member of a ring is one.
         (kind, Some(server)) => is_group(server) == (kind == ScenarioKind::LeaderLost),
     }
 }
@@ -85,7 +89,7 @@ fn is_group(server: &Server) -> bool {
         | Server::RedisCluster(_)
         | Server::Quorum(..) => true,
         Server::Served(it) => it.servers.len() > 1,
-        Server::Redis(_) | Server::MySql(_) | Server::Postgres(_) => false,
+        Server::Redis(_) | Server::Ring(_) | Server::MySql(_) | Server::Postgres(_) => false,
     }
 }
 
@@ -202,23 +206,27 @@ impl ScenarioRun {
         Ok(())
     }
 
-    /// The name of another lock that the same server decides about. In a cluster, names are tried
-    /// until one belongs to that server.
+    /// The name of another lock that the same server decides about. In a cluster and in a ring,
+    /// names are tried until one belongs to that server.
     async fn another_lock_of_same_server(
         &self,
         store: &StoreUnderTest,
         locker: &Locker,
     ) -> Outcome<String> {
-        let Some(Server::RedisCluster(cluster)) = &store.server else {
+        let server_of = |name: &str| match &store.server {
+            Some(Server::RedisCluster(it)) => primary_of(it, name).map(Some),
+            Some(Server::Ring(it)) => holder_of(&it.members, name).map(|it| Some(it.0)),
+            _ => Ok(None),
+        };
+        let Some(own) = server_of(&self.name).map_err(unavailable)? else {
             return Ok(random_name());
         };
-        let own = primary_of(cluster, &self.name).map_err(unavailable)?;
         loop {
             let name = random_name();
             let guard = locker.lock(&name).ttl(TTL).acquire().await?;
-            let at = primary_of(cluster, &name);
+            let at = server_of(&name);
             let _ = guard.release().await;
-            if at.map_err(unavailable)? == own {
+            if at.map_err(unavailable)? == Some(own) {
                 return Ok(name);
             }
         }
@@ -253,17 +261,21 @@ fn random_name() -> String {
 
 /// The index of the server in the cluster that has the key of a held lock.
 fn primary_of(cluster: &RedisCluster, name: &str) -> Result<usize> {
+    cluster.primary_of(&holder_of(&cluster.nodes, name)?.1)
+}
+
+/// The index of the first server that has the key of a held lock, and the key.
+fn holder_of(servers: &[RedisServer], name: &str) -> Result<(usize, String)> {
     // A key contains the encoded name of its lock. The last part of our names has only letters and
     // digits, which are not encoded.
     let last = name.rsplit(':').next().unwrap_or(name);
     let pattern = format!("*{last}*");
-    let key = cluster.nodes.iter().find_map(|node| {
-        let keys = node.command(&["KEYS", &pattern]).ok()?;
-        keys.lines()
-            .find(|key| key.contains(last))
-            .map(str::to_owned)
+    let found = servers.iter().enumerate().find_map(|(at, server)| {
+        let keys = server.command(&["KEYS", &pattern]).ok()?;
+        let key = keys.lines().find(|key| key.contains(last))?;
+        Some((at, key.to_owned()))
     });
-    cluster.primary_of(&key.with_context(|| format!("no server has a key of {name}"))?)
+    found.with_context(|| format!("no server has a key of {name}"))
 }
 
 /// Breaks the server of a store.
@@ -292,6 +304,12 @@ fn inject_fault(kind: ScenarioKind, server: &mut Server, name: &str) -> Result<(
             wait_on_this_thread(PAUSED_TIME);
             it.signal(Signal::CONT)?;
         }
+        Server::Ring(it) if is_paused => {
+            let member = &it.members[holder_of(&it.members, name)?.0];
+            member.signal(Signal::STOP)?;
+            wait_on_this_thread(PAUSED_TIME);
+            member.signal(Signal::CONT)?;
+        }
         Server::MySql(it) if is_paused => {
             it.signal(Signal::STOP)?;
             wait_on_this_thread(PAUSED_TIME);
@@ -317,6 +335,12 @@ fn inject_fault(kind: ScenarioKind, server: &mut Server, name: &str) -> Result<(
             it.kill();
             wait_on_this_thread(DOWN_TIME);
             it.restart()?;
+        }
+        Server::Ring(it) => {
+            let at = holder_of(&it.members, name)?.0;
+            it.members[at].kill();
+            wait_on_this_thread(DOWN_TIME);
+            it.members[at].restart()?;
         }
         Server::MySql(it) => {
             it.kill();

@@ -94,6 +94,7 @@ fn part_for(store: &StoreUnderTest) -> Option<Part> {
             Server::RedisSentinels(_)
             | Server::RedisCluster(_)
             | Server::Quorum(..)
+            | Server::Ring(_)
             | Server::Served(_),
         )
         | None => None,

@@ -4,7 +4,7 @@ use std::{path::Path, str::FromStr, time::Duration};
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
-use distlock::{Reach, Store, Target};
+use distlock::{Reach, Store, Target, ring::Terms};
 use distlock_cli::program::{self, open_client};
 use distlock_conformance::Subject;
 use distlock_harness::servers::{
@@ -19,6 +19,7 @@ use super::plan::within;
 use crate::{
     chaos::StoreKind,
     quorum::{Lost, QuorumServers},
+    ring::RingServers,
     served::ServedStore,
 };
 
@@ -74,7 +75,7 @@ impl StoreToSpawn {
     }
 }
 
-/// The number of members of a quorum.
+/// The number of members of a quorum and of a ring.
 const MEMBERS: usize = 3;
 
 /// The number of primaries in the cluster. Each has a replica.
@@ -98,6 +99,9 @@ const fn setup_of(kind: StoreKind) -> &'static str {
         }
         StoreKind::Quorum => {
             "three Redis servers started by this command on one machine; the records are in a file"
+        }
+        StoreKind::Ring => {
+            "three Redis servers, and one for the view, started by this command on one machine"
         }
         StoreKind::LockServer => "one `distlock serve` with its locks in its memory",
         StoreKind::Agents => "two `distlock serve` before one Redis server started by this command",
@@ -128,6 +132,7 @@ pub(super) enum Server {
     RedisCluster(RedisCluster),
     /// A quorum, and the member that it has lost, or loses when its clients are open.
     Quorum(QuorumServers, Lost),
+    Ring(RingServers),
     MySql(MySqlServer),
     Postgres(PostgresServer),
     ZooKeeper(ZooKeeper),
@@ -228,6 +233,10 @@ pub(super) async fn spawn_store(wanted: StoreToSpawn, folder: &Path) -> Result<S
                 QuorumServers::start(MEMBERS, &["appendfsync everysec"])?,
                 wanted.lost,
             )),
+            StoreKind::Ring => Some(Server::Ring(RingServers::start(
+                MEMBERS,
+                &["appendfsync everysec"],
+            )?)),
             StoreKind::LockServer => Some(Server::Served(ServedStore::in_memory(MAX_LEASE)?)),
             StoreKind::Agents => Some(Server::Served(ServedStore::agents(MAX_LEASE)?)),
             StoreKind::Mariadb => Some(Server::MySql(MySqlServer::start(Product::MariaDb)?)),
@@ -251,6 +260,10 @@ pub(super) async fn spawn_store(wanted: StoreToSpawn, folder: &Path) -> Result<S
             QuorumServers::init(&it.url()).await?;
             let records = folder.join(format!("{}.records.db", wanted.key()));
             Target::new(it.url()).records_in(Target::sqlite(records))
+        }
+        Some(Server::Ring(it)) => {
+            RingServers::init(&it.url(), Terms::default()).await?;
+            Target::new(it.url())
         }
         Some(Server::MySql(it)) => Target::new(it.url()),
         Some(Server::Served(it)) => Target::new(it.url()),
@@ -329,6 +342,7 @@ fn display_name(product: &str) -> &str {
         "redis-sentinel" => "Redis with Sentinel",
         "redis-cluster" => "Redis Cluster",
         "quorum" => "Quorum of three Redis",
+        "ring" => "Ring of three Redis",
         "mariadb" => "MariaDB",
         "mysql" => "MySQL",
         "postgres" => "Postgres",

@@ -41,7 +41,7 @@ pub(crate) struct Line {
 const WIDTH: u32 = 480;
 
 /// Colours of the products.
-const COLOURS: [(&str, RGBColor); 12] = [
+const COLOURS: [(&str, RGBColor); 13] = [
     ("memory", RGBColor(107, 114, 128)),
     ("sqlite", RGBColor(31, 111, 181)),
     ("redis", RGBColor(194, 54, 43)),
@@ -50,6 +50,7 @@ const COLOURS: [(&str, RGBColor); 12] = [
     ("quorum", RGBColor(13, 116, 144)),
     ("quorum-dead", RGBColor(71, 85, 105)),
     ("quorum-silent", RGBColor(8, 145, 178)),
+    ("ring", RGBColor(101, 163, 13)),
     ("mariadb", RGBColor(138, 90, 43)),
     ("mysql", RGBColor(199, 119, 0)),
     ("postgres", RGBColor(91, 70, 184)),

@@ -16,6 +16,7 @@ use fastrand::Rng;
 use super::{
     actions::{ActiveFault, Injection, Remedy, break_connections, break_store, force_release},
     kinds::FaultKind,
+    ring::change_members,
 };
 use crate::chaos::{
     database_file,
@@ -64,6 +65,12 @@ impl Nemesis {
                 let apart = running_store.has_independent_servers();
                 Ok(self.inject_into_connections(kind, fault, member, (pick, apart), worker_group))
             }
+            // An operator also removes a member that is away.
+            FaultKind::ChangeMembers => Ok(change_members(fault, pick, running_store).await),
+            FaultKind::KeepOldView => {
+                self.keep_old_view(fault, (member, pick), worker_group, running_store)
+                    .await
+            }
             _ if !self.is_store_whole() => Ok(None),
             _ if kind.costs_one_server() && running_store.spare_servers() == 0 => Ok(None),
             FaultKind::ForceRelease => {
@@ -91,7 +98,7 @@ impl Nemesis {
     }
 
     /// Tells whether a fault of this worker or of its connections is active.
-    fn is_worker_faulty(&self, member: usize) -> bool {
+    pub(super) fn is_worker_faulty(&self, member: usize) -> bool {
         self.active
             .iter()
             .any(|active_fault| match active_fault.remedy {

@@ -83,6 +83,10 @@ pub(crate) enum FaultKind {
     RollBackState,
     /// An administrator deletes the record that lists the holders of a shared lock
     DeleteHolders,
+    /// An administrator adds a member to a ring, or removes one
+    ChangeMembers,
+    /// The same, while a worker is stopped or does not hear of it: it keeps its old view
+    KeepOldView,
 }
 
 impl FaultKind {
@@ -110,12 +114,17 @@ impl FaultKind {
             Self::StopWorker | Self::StopAtGrant | Self::KillWorker => true,
             // No other process can reach the store.
             Self::ForceRelease | Self::DeleteHolders => !matches!(store, StoreKind::Memory),
-            // A lock that is deleted on all members of a quorum takes along the token that one of
-            // them was raised to, as no loss of a member does.
+            // A lock that is deleted on all members of a quorum or of a ring takes along the token
+            // that one of them was raised to, as no loss of a member does.
             Self::DeleteByHand => !matches!(
                 store,
-                StoreKind::Memory | StoreKind::Quorum | StoreKind::LockServer | StoreKind::Agents
+                StoreKind::Memory
+                    | StoreKind::Quorum
+                    | StoreKind::Ring
+                    | StoreKind::LockServer
+                    | StoreKind::Agents
             ),
+            Self::ChangeMembers | Self::KeepOldView => matches!(store, StoreKind::Ring),
             Self::RestartServer | Self::CrashServer => {
                 matches!(store, StoreKind::LockServer | StoreKind::Agents)
             }
@@ -130,7 +139,16 @@ impl FaultKind {
                     | StoreKind::LockServer
                     | StoreKind::Agents
             ),
-            Self::ForgetScripts | Self::ForgetAll | Self::FillMemory => matches!(
+            Self::ForgetScripts | Self::FillMemory => matches!(
+                store,
+                StoreKind::Redis
+                    | StoreKind::RedisSentinel
+                    | StoreKind::RedisCluster
+                    | StoreKind::Quorum
+                    | StoreKind::Ring
+            ),
+            // A member of a ring that forgets its locks has lost them, as a single server has.
+            Self::ForgetAll => matches!(
                 store,
                 StoreKind::Redis
                     | StoreKind::RedisSentinel

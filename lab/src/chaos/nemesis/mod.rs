@@ -5,6 +5,7 @@ mod heal;
 mod inject;
 mod kinds;
 mod members;
+mod ring;
 mod servers;
 
 pub(crate) use self::{inject::Nemesis, kinds::FaultKind};

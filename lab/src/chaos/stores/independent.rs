@@ -1,5 +1,5 @@
-//! Redis servers that do not know each other: the members of a quorum, or the servers of a control
-//! that asks a majority by itself.
+//! Redis servers that do not know each other: the members of a quorum or of a ring, or the servers
+//! of a control that asks a majority by itself.
 //!
 //! This module knows which servers a quorum must do without: a member that has forgotten its
 //! leases, or may have, is silent for a while. A run takes at most a minority away, so that locks
@@ -8,9 +8,12 @@
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result};
-use distlock::{Clock as _, Moment, Registry, SystemClock};
+use distlock::{
+    Clock as _, Moment, Registry, SystemClock,
+    ring::{self, Terms},
+};
 use distlock_harness::servers::redis::RedisServer;
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, time::timeout};
 
 /// Number of servers.
 const SERVERS: usize = 5;
@@ -19,6 +22,16 @@ const MAX_LEASE: Duration = Duration::from_secs(4);
 /// Time for which a member that has forgotten its leases does not vote: the documented 1.25 times
 /// the longest lease, and the time until a client has noticed.
 const SILENCE: Duration = Duration::from_secs(6);
+/// The times of the ring: how long a view is used, and the longest lease. They are short, so that
+/// names that move are soon free: after 1.45 s.
+const TERMS: Terms = Terms {
+    validity: Duration::from_millis(400),
+    max_lease: Duration::from_secs(1),
+};
+/// Time for which an operator tries to change the members. The ring store may be away.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// The least number of active members of the ring.
+const LEAST: usize = 2;
 /// The server whose clock a run puts forward. It is always the same, so that no two clocks are
 /// wrong at a time.
 const CLOCK: usize = 0;
@@ -29,9 +42,18 @@ pub(super) struct IndependentServers {
     servers: Vec<RedisServer>,
     /// The time until which each server does not vote in a quorum.
     silent_until: Vec<Moment>,
-    /// The file with the records of the quorum. `None` means that the servers are those of a
-    /// control.
-    records: Option<PathBuf>,
+    together: Together,
+}
+
+/// What the servers are together.
+#[derive(Debug)]
+enum Together {
+    /// The servers of a control.
+    Nothing,
+    /// A quorum, with its records in this file.
+    Quorum { records: PathBuf },
+    /// A ring. The first server has its view.
+    Ring,
 }
 
 impl IndependentServers {
@@ -44,45 +66,97 @@ impl IndependentServers {
         Ok(Self {
             servers: (0..SERVERS).map(start).collect::<Result<_>>()?,
             silent_until: vec![SystemClock.now(); SERVERS],
-            records: None,
+            together: Together::Nothing,
         })
     }
 
     /// Makes the servers the members of a quorum. The function blocks.
     pub(super) fn make_quorum(&mut self, records: PathBuf) -> Result<()> {
-        self.records = Some(records);
+        self.together = Together::Quorum { records };
         let (url, registry) = (self.url(), Registry::builtin());
         let making = distlock::quorum::init(url, registry.drivers(), false);
         Handle::current().block_on(making).context("a new quorum")?;
         Ok(())
     }
 
-    /// Returns the URL of the quorum or, for a control, a list of URLs with commas. Each address is
-    /// in it as it is, without escapes.
+    /// Makes the servers a new ring. The function blocks.
+    pub(super) fn make_ring(&mut self) -> Result<()> {
+        self.together = Together::Ring;
+        let (url, registry) = (self.url(), Registry::builtin());
+        let making = ring::init(url, registry.drivers(), TERMS, true);
+        Handle::current().block_on(making).context("a new ring")?;
+        Ok(())
+    }
+
+    /// Adds a member to the ring, or removes one, as an operator does, and returns what was done.
+    /// `None` if nothing was changed: the ring store may be away, or the member that is added.
+    ///
+    /// One operator in eight is killed in the middle of it. Then nobody knows what was done.
+    pub(super) async fn change_ring(&self, pick: usize) -> Option<String> {
+        let (url, registry) = (self.url(), Registry::builtin());
+        let drivers = registry.drivers();
+        let (choice, luck) = (pick % 8, pick / 8);
+        let change = async {
+            let report = ring::show(url.as_str(), drivers).await.ok()?;
+            let member = &report.members[choice % report.members.len()];
+            let active = report.members.iter().filter(|it| it.active).count();
+            let changed = match member.active {
+                true if active <= LEAST => return None,
+                true => ring::remove(url.as_str(), drivers, &member.name).await,
+                false => ring::add(url.as_str(), drivers, &member.name).await,
+            };
+            changed.ok()?;
+            let what = if member.active { "removed" } else { "added" };
+            Some(format!("{what} member {}", member.name))
+        };
+        if luck == 0 {
+            // A change takes about as long.
+            let killed = Duration::from_millis(4) * u32::try_from(choice).unwrap_or_default();
+            let ended = timeout(killed, change).await;
+            return ended.unwrap_or_else(|_| Some("an operator who was killed".to_owned()));
+        }
+        timeout(PATIENCE, change).await.ok()?
+    }
+
+    /// Returns the URL of the quorum or of the ring or, for a control, a list of URLs with commas.
+    /// Each address is in it as it is, without escapes.
     pub(super) fn url(&self) -> String {
         let urls: Vec<_> = self.servers.iter().map(RedisServer::url).collect();
-        if self.records.is_none() {
-            return urls.join(",");
-        }
-        let named = urls.iter().enumerate();
         // Passwords of the harness need no escaping.
-        let members = named.map(|(at, url)| format!("member=m{at}={url}&"));
-        let members: String = members.collect();
-        format!("quorum:?{members}max_lease={}s", MAX_LEASE.as_secs())
+        let member = |(at, url): (usize, &String)| format!("member=m{at}={url}");
+        let members = urls.iter().enumerate().map(member);
+        match &self.together {
+            Together::Nothing => urls.join(","),
+            Together::Quorum { .. } => {
+                let members: Vec<_> = members.collect();
+                let max_lease = MAX_LEASE.as_secs();
+                format!("quorum:?{}&max_lease={max_lease}s", members.join("&"))
+            }
+            Together::Ring => {
+                let members: Vec<_> = members.skip(1).collect();
+                format!("ring:?records={}&{}", urls[0], members.join("&"))
+            }
+        }
     }
 
     /// Returns the URL of the store with the records of the quorum.
     pub(super) fn records_url(&self) -> Option<String> {
-        let path = self.records.as_ref()?;
-        Some(format!("sqlite:{}", path.display()))
+        match &self.together {
+            Together::Quorum { records } => Some(format!("sqlite:{}", records.display())),
+            Together::Nothing | Together::Ring => None,
+        }
     }
 
     pub(super) fn servers(&self) -> &[RedisServer] {
         &self.servers
     }
 
-    /// Returns how many more servers can be lost while a majority still votes.
+    /// Returns how many more servers can be lost while a majority still votes. A ring has no
+    /// majority.
     pub(super) fn spare(&self) -> usize {
+        if matches!(self.together, Together::Ring) {
+            return usize::MAX;
+        }
         let silent = (0..SERVERS).filter(|at| self.is_silent(*at)).count();
         ((SERVERS - 1) / 2).saturating_sub(silent)
     }

@@ -14,6 +14,8 @@ pub(crate) enum StoreKind {
     RedisCluster,
     /// A quorum of five Redis servers, with its records in a file.
     Quorum,
+    /// A ring of four Redis servers, with its view and its records in a fifth one.
+    Ring,
     Mariadb,
     Mysql,
     Postgres,
@@ -36,6 +38,8 @@ impl StoreKind {
     pub(crate) const fn ttl_ms(self) -> (u64, u64) {
         match self {
             Self::Memory | Self::Sqlite => (300, 900),
+            // The longest lease of the ring is as long.
+            Self::Ring => (400, 1_000),
             Self::Zookeeper | Self::RedisSentinel | Self::RedisCluster => (2_000, 4_000),
             _ => (1_000, 3_000),
         }

@@ -94,6 +94,11 @@ impl RunningStore {
                 servers.make_quorum(records)?;
                 StoreServers::Independent(servers)
             }
+            StoreKind::Ring => {
+                let mut servers = IndependentServers::start(settable_clock)?;
+                servers.make_ring()?;
+                StoreServers::Independent(servers)
+            }
             StoreKind::Mariadb => StoreServers::MySql(mysql(Product::MariaDb)?),
             StoreKind::Mysql => StoreServers::MySql(mysql(Product::MySql)?),
             StoreKind::Postgres if settable_clock => {
@@ -436,6 +441,15 @@ impl RunningStore {
     /// Tells whether a member of a quorum has no vote now.
     pub(crate) fn is_silent(&self, at: usize) -> bool {
         matches!(&self.servers, StoreServers::Independent(it) if it.is_silent(at))
+    }
+
+    /// Adds a member to a ring, or removes one, and returns what was done. `None` if nothing could
+    /// be changed.
+    pub(crate) async fn change_ring(&self, pick: usize) -> Option<String> {
+        match &self.servers {
+            StoreServers::Independent(it) => it.change_ring(pick).await,
+            _ => None,
+        }
     }
 
     /// Returns how many more servers can be lost without a loss of the majority. Other stores than
