@@ -143,10 +143,11 @@ const SOON: &str = "valid-too-long,lease-rounded-down,tokens-stand-still,tokens-
                     holders-are-overwritten,holders-are-forgotten,live-holders-are-buried,\
                     holders-tokens-stand-still,order-is-forgotten";
 
-/// Bugs of lock servers and of agents. Each list runs at the same time as the other one.
-const OF_SERVERS: [&str; 2] = [
+/// Bugs of lock servers, of agents and of rings. All lists run at the same time.
+const OF_SERVERS: [&str; 3] = [
     "recovery-from-start,proofs-are-not-checked",
     "counts-from-is-dropped,lease-from-joining",
+    "moved-at-once,moved-guards-stay",
 ];
 
 fn assert_caught(bugs: &str) {
@@ -170,7 +171,7 @@ fn planted_bugs_are_caught() {
 }
 
 #[test]
-fn planted_bugs_of_lock_servers_are_caught() {
+fn planted_bugs_of_lock_servers_and_of_rings_are_caught() {
     std::thread::scope(|scope| {
         for bugs in OF_SERVERS {
             scope.spawn(|| assert_caught(bugs));

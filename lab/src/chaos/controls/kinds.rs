@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use super::{redlock, rslock, session, set_nx, watchdog, zookeeper};
+use super::{hash_mod, redlock, rslock, session, set_nx, watchdog, zookeeper};
 use crate::chaos::{
     nemesis::FaultKind,
     stores::{RunningStore, StoreKind},
@@ -31,6 +31,8 @@ pub(crate) enum Control {
     Redlock,
     /// Five Redis servers: the crate rslock.
     Rslock,
+    /// Redis servers of which each has the names with one remainder of a hash.
+    HashMod,
     /// MariaDB: GET_LOCK on a connection that is kept.
     GetLock,
     /// Postgres: an advisory lock on a connection that is kept.
@@ -52,6 +54,7 @@ impl Control {
         match self {
             Self::SetNxDel | Self::SetNxCompare | Self::Watchdog => StoreKind::Redis,
             Self::Redlock | Self::Rslock => StoreKind::Quorum,
+            Self::HashMod => StoreKind::Ring,
             Self::GetLock => StoreKind::Mariadb,
             Self::AdvisoryLock => StoreKind::Postgres,
             Self::ZookeeperClient => StoreKind::Zookeeper,
@@ -94,6 +97,8 @@ impl Control {
                 FaultKind::EndConnections,
                 FaultKind::LoseAnswer,
             ],
+            // A name gets another server, which does not know its holder.
+            Self::HashMod => &[FaultKind::ChangeMembers],
             // The connection ends, and the user does not notice.
             Self::GetLock | Self::AdvisoryLock => {
                 &[FaultKind::EndConnections, FaultKind::CutConnections]
@@ -135,6 +140,13 @@ impl Control {
                  its documented `validity_time`. A server that has forgotten its vote votes again \
                  at once. An extension that has no answer deletes the key on all servers, while \
                  the lock from before is still believed."
+            }
+            Self::HashMod => {
+                "Names are spread over Redis servers by `hash(name) % n`. Each is locked at its \
+                 server by `SET key value NX PX ttl`, believed for the TTL from its sending, and \
+                 deleted if it still has the holder's value. Every attempt reads the list of the \
+                 servers first. After a change of the list most names belong to a server that \
+                 does not know their holders."
             }
             Self::GetLock => {
                 "`GET_LOCK` of MariaDB on a connection that is kept, believed until it is \
@@ -210,6 +222,7 @@ pub(in crate::chaos) fn open(control: Control, url: &str) -> Result<Arc<dyn Cont
         Control::Watchdog => Arc::new(watchdog::Watchdog::new(url)?),
         Control::Redlock => Arc::new(redlock::Redlock::new(&urls())?),
         Control::Rslock => Arc::new(rslock::Rslock::new(&urls())),
+        Control::HashMod => Arc::new(hash_mod::HashMod::new(url)?),
         Control::GetLock => Arc::new(session::GetLock::new(url)?),
         Control::AdvisoryLock => Arc::new(session::AdvisoryLock::new(url)?),
         Control::ZookeeperClient => Arc::new(zookeeper::ZooKeeperRecipe::new(url)?),

@@ -10,12 +10,14 @@
 //! |---|---|
 //! | `kinds` | the controls by name, with their stores and faults; the traits that they implement |
 //! | `set_nx`, `watchdog`, `redlock`, `rslock` | locks on Redis, through `redis_link` |
+//! | `hash_mod` | names over several Redis servers, by the remainder of a hash |
 //! | `session` | `GET_LOCK`, and the advisory locks of Postgres |
 //! | `zookeeper` | the recipe of the crate `zookeeper-client` |
 //! | `run` | one run of a control and the plan of its twin, with the figures of both |
 //! | `command` | `chaos --controls` |
 
 mod command;
+mod hash_mod;
 mod kinds;
 mod redis_link;
 mod redlock;

@@ -51,12 +51,12 @@ impl ControlLock for SetNx {
 }
 
 /// A granted lock, believed until `until`.
-struct Held {
-    server: Arc<RedisLink>,
-    key: String,
-    value: String,
-    until: Moment,
-    compares: bool,
+pub(super) struct Held {
+    pub(super) server: Arc<RedisLink>,
+    pub(super) key: String,
+    pub(super) value: String,
+    pub(super) until: Moment,
+    pub(super) compares: bool,
 }
 
 #[async_trait]

@@ -15,7 +15,9 @@ use anyhow::Result;
 use distlock::{Clock, Moment, Sleep, Store, SystemClock};
 use distlock_conformance::LockLayer as _;
 
-use super::{agent, deposed, forged, kinds::StoreBug, lock::BuggyLock, records::BuggyRecords};
+use super::{
+    agent, deposed, forged, kinds::StoreBug, lock::BuggyLock, records::BuggyRecords, ring,
+};
 use crate::chaos::worker_settings::WorkerSettings;
 
 /// Shows the right time, but never ends a sleep.
@@ -115,6 +117,8 @@ pub(in crate::chaos) async fn open(bug: StoreBug, settings: &WorkerSettings) -> 
         StoreBug::CountsFromIsDropped | StoreBug::LeaseFromJoining | StoreBug::AgentIsHonest => {
             agent::open(bug, url).await
         }
+        StoreBug::MovedAtOnce | StoreBug::ViewUsedTooLong => ring::with_wrong_view(bug, url).await,
+        StoreBug::MovedGuardsStay => ring::with_stubborn_guards(url).await,
         _ => Ok(wrap_store(bug, &distlock::open(url).await?, worker)),
     }
 }

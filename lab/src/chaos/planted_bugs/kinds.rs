@@ -130,6 +130,12 @@ pub(crate) enum StoreBug {
     HoldersTokensStandStill,
     /// Callers that want the order of arrival do not get it.
     OrderIsForgotten,
+    /// A ring grants a name that has moved at once, without its quarantine.
+    MovedAtOnce,
+    /// A client of a ring uses a view for longer than its validity.
+    ViewUsedTooLong,
+    /// A client of a ring renews a guard where it was granted, although its name has moved.
+    MovedGuardsStay,
 }
 
 impl StoreBug {
@@ -164,7 +170,10 @@ impl StoreBug {
             | Self::HoldersAreOverwritten
             | Self::HoldersAreForgotten
             | Self::LiveHoldersAreBuried
-            | Self::HoldersAreNotMissed => &[Exclusion],
+            | Self::HoldersAreNotMissed
+            | Self::MovedAtOnce
+            | Self::ViewUsedTooLong
+            | Self::MovedGuardsStay => &[Exclusion],
             Self::WaitersAreUnheard | Self::OrderIsForgotten => &[InOrder],
             Self::DowngradeInTwoWrites => &[NoWriterBetween],
             Self::ExportIsStale => &[Exclusion, TokensRise],
@@ -220,6 +229,7 @@ impl StoreBug {
             | Self::CountsFromIsDropped
             | Self::LeaseFromJoining
             | Self::AgentIsHonest => StoreKind::Redis,
+            Self::MovedAtOnce | Self::ViewUsedTooLong | Self::MovedGuardsStay => StoreKind::Ring,
             Self::DeposedPrimary => StoreKind::RedisSentinel,
             Self::DeposedLeader => StoreKind::Zookeeper,
             Self::CrashWithoutRecovery
@@ -264,6 +274,9 @@ impl StoreBug {
             | Self::ProofsAreNotChecked => Some(&[FaultKind::CrashServer]),
             Self::CountsFromIsDropped | Self::LeaseFromJoining => Some(&[FaultKind::StopAtGrant]),
             Self::ExportIsStale => Some(&[FaultKind::RestartServer, FaultKind::CrashServer]),
+            Self::MovedAtOnce | Self::ViewUsedTooLong | Self::MovedGuardsStay => {
+                Some(&[FaultKind::ChangeMembers])
+            }
             _ => None,
         }
     }
@@ -287,9 +300,12 @@ impl StoreBug {
             | Self::GatesForget
             | Self::CountersAreOverwritten
             | Self::LeadersStay => &[Workload::Recipes],
-            Self::ProofsAreNotChecked | Self::CountsFromIsDropped | Self::LeaseFromJoining => {
-                &[Workload::Locks]
-            }
+            Self::ProofsAreNotChecked
+            | Self::CountsFromIsDropped
+            | Self::LeaseFromJoining
+            | Self::MovedAtOnce
+            | Self::ViewUsedTooLong
+            | Self::MovedGuardsStay => &[Workload::Locks],
             Self::HoldersAreOverwritten
             | Self::HoldersAreForgotten
             | Self::LiveHoldersAreBuried
@@ -318,7 +334,11 @@ impl StoreBug {
             Self::RenewalErrorIsSuccess => (800, 1_200),
             // A short lease ends between the two steps, and a long lease is handed over.
             Self::HandOverInTwoSteps => (300, 3_000),
-            Self::DeposedPrimary | Self::DeposedLeader => self.store().ttl_ms(),
+            Self::DeposedPrimary
+            | Self::DeposedLeader
+            | Self::MovedAtOnce
+            | Self::ViewUsedTooLong
+            | Self::MovedGuardsStay => self.store().ttl_ms(),
             // A lease outlasts the restart of its server, or the time between two writes.
             Self::DowngradeInTwoWrites
             | Self::CrashWithoutRecovery
