@@ -32,6 +32,12 @@ impl RingServers {
         self.members.iter().map(RedisServer::address)
     }
 
+    /// The ids of the processes, the server with the view included.
+    pub(crate) fn process_ids(&self) -> impl Iterator<Item = Option<u32>> {
+        let servers = self.members.iter().chain([&self.view]);
+        servers.map(RedisServer::id)
+    }
+
     /// The URL of the ring.
     pub(crate) fn url(&self) -> String {
         self.url_at(self.addresses())

@@ -1,17 +1,18 @@
 //! Runs one measurement of `distlock-lab peers`.
 
-use std::{path::PathBuf, time::Duration};
+use std::{fmt::Display, path::PathBuf, time::Duration};
 
 use clap::Args;
 use distlock_harness::servers::mysql::Product;
 use distlock_report::{Options, Report, Workload};
+use serde::Serialize;
 use tempfile::TempDir;
 use tokio::runtime::{Builder, Runtime};
 
 use super::{
     echo, hand_over, idle, memory, modes,
     options::{HandOverArgs, HeldArgs, Measure, Peer},
-    quorum, redis, server, sql, sqlite,
+    quorum, redis, ring, server, sql, sqlite,
     target::{self, Target},
     waiting, zookeeper,
 };
@@ -37,6 +38,7 @@ Examples:
   distlock-lab peers redis --modes --workload contended --hold 0.005
   distlock-lab peers sqlite --processes 4 --tasks 16 --mode read --hold 0.005
   distlock-lab peers quorum --members 5
+  distlock-lab peers moving --names 400
   distlock-lab peers server --workload independent --concurrency 256
   distlock-lab peers held --names 1000000
   distlock-lab peers idle --waiters 100000 --connections 1000
@@ -108,6 +110,19 @@ pub(crate) fn run(options: PeersOptions) -> anyhow::Result<()> {
             let options = measure.options(Duration::ZERO);
             let run = quorum::run(measure.workload, options, args.members, delay);
             measure.print(&measure.runtime()?.block_on(run)?)?;
+        }
+        Peer::Ring(args) => {
+            let (measure, delay) = (&args.measure, args.way.link);
+            let run = ring::run(measure.workload, measure.options(Duration::ZERO), delay);
+            measure.print(&measure.runtime()?.block_on(run)?)?;
+        }
+        Peer::Moving(args) => {
+            let run = ring::run_moves(args.names, args.seconds, args.rounds);
+            print_figures(&Runtime::new()?.block_on(run)?, args.json)?;
+        }
+        Peer::Capacity(args) => {
+            let run = ring::run_capacity(args.names, args.seconds, args.rounds);
+            print_figures(&Runtime::new()?.block_on(run)?, args.json)?;
         }
         Peer::Server(args) => {
             let measure = &args.measure;
@@ -209,6 +224,16 @@ impl Measure {
         }
         Ok(())
     }
+}
+
+/// Prints figures as JSON or as text.
+fn print_figures(figures: &(impl Serialize + Display), json: bool) -> serde_json::Result<()> {
+    if json {
+        println!("{}", serde_json::to_string(figures)?);
+    } else {
+        print!("{figures}");
+    }
+    Ok(())
 }
 
 /// Measures a server with few and one with many held locks, and prints the figures.

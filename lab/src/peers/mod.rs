@@ -9,6 +9,7 @@
 //! | `plain` | the plain ways on a database server: one row for each lock, or a named lock |
 //! | `raw_redis`, `scripts_redis`, `rslock` | the other ways on Redis |
 //! | `quorum` | quorums beside one Redis server |
+//! | `ring` | rings beside one Redis server, and a change of the members |
 //! | `server`, `echo` | the lock server beside Redis, and empty calls by gRPC |
 //! | `floor` | the lower bound in SQL: one durable `UPDATE` |
 //! | `modes` | writers, readers and permits beside the exclusive lock |
@@ -32,6 +33,7 @@ mod plain;
 mod quorum;
 mod raw_redis;
 mod redis;
+mod ring;
 mod rslock;
 mod scripts_redis;
 mod server;

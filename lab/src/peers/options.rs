@@ -34,6 +34,14 @@ pub(super) enum Peer {
     /// Quorums of Redis servers, with all members, with a dead one and with a silent one, beside
     /// one server.
     Quorum(QuorumArgs),
+    /// A ring of four Redis servers, beside one of them.
+    Ring(RingArgs),
+    /// A ring to which a member is added: how long names that move are blocked, and the cycles of
+    /// the others.
+    Moving(MovingArgs),
+    /// Rings of one and of four Redis servers: cycles over many names, and the processor time of
+    /// the servers.
+    Capacity(CapacityArgs),
     /// The lock server by its stream and by unary calls, and an agent of Redis, beside raw Redis
     /// and empty calls by gRPC.
     Server(ServerArgs),
@@ -180,6 +188,50 @@ pub(super) struct QuorumArgs {
     pub(super) members: usize,
     #[command(flatten)]
     pub(super) way: LinkArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RingArgs {
+    #[command(flatten)]
+    pub(super) measure: Measure,
+    #[command(flatten)]
+    pub(super) way: LinkArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct MovingArgs {
+    /// Names, about a quarter of which move.
+    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u32).range(16..=4_000))]
+    pub(super) names: u32,
+    /// Measured time before the change; the quarantine of 7 s comes after it.
+    #[arg(long, default_value = "7", value_parser = parse_seconds)]
+    pub(super) seconds: Duration,
+    /// Changes, each of another ring.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) rounds: u32,
+    /// Prints the figures as JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CapacityArgs {
+    /// Number of locks, with names of 32 bytes.
+    #[arg(
+        long,
+        default_value_t = 1_000_000,
+        value_parser = clap::value_parser!(u32).range(1_000..)
+    )]
+    pub(super) names: u32,
+    /// Measured time of each ring, over all rounds together.
+    #[arg(long, default_value = "15", value_parser = parse_seconds)]
+    pub(super) seconds: Duration,
+    /// Number of rounds in which the rings take turns.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) rounds: u32,
+    /// Prints the figures as JSON.
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 #[derive(Debug, Args)]

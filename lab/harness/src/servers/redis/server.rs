@@ -182,6 +182,12 @@ impl RedisServer {
         Ok(())
     }
 
+    /// Returns the id of the process; `None` while the server is down.
+    #[must_use]
+    pub fn id(&self) -> Option<u32> {
+        self.process.as_ref().map(Process::id)
+    }
+
     /// Starts a replica of this server, with the same password.
     ///
     /// # Errors
