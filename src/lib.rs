@@ -116,8 +116,8 @@ pub mod quorum {
 pub mod ring {
     #[doc(inline)]
     pub use distlock_ring::{
-        PendingReport, RingLock, RingMember, RingReport, Terms, Watch, WatchChange, add, init,
-        remove, show,
+        NamePlace, PendingReport, RingLock, RingMember, RingReport, Terms, Watch, WatchChange, add,
+        init, locate, remove, reset, show,
     };
 }
 

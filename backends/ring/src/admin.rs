@@ -8,8 +8,9 @@ use std::{collections::BTreeSet, time::Duration};
 use distlock_backend_kit::{Drivers, Member, Members, Target};
 use distlock_core::{
     AcquireRequest, Attempt, Clock, Entry, Error, ErrorKind, Expect, HolderLabel, Lease, LockName,
-    OwnerId, RecordKey, Records, Result, Store, Ttl, Written, at_most, unix_time,
+    Moment, OwnerId, RecordKey, Records, Result, Store, Ttl, Written, at_most, micros, unix_time,
 };
+use futures_util::future::join_all;
 use uuid::Uuid;
 
 use crate::{
@@ -31,8 +32,13 @@ const PROBE_LEASE: Duration = Duration::from_secs(2);
 /// The longest time that a member has to answer.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// The time for which a member is asked again whose lock another operator has, and the pause. A
+/// lock that is taken lasts longer than this time and [`PATIENCE`], so all are held together.
+const ASKED_AGAIN: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(50);
+
 /// The record by which the ring store's clock is read before there is a view.
-const CLOCK: &str = "ring-clock";
+const CLOCK: &str = "distlock-ring-clock";
 
 /// The times that all clients of a ring agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,15 +97,25 @@ pub struct PendingReport {
     pub left: Duration,
 }
 
+/// Where a name belongs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NamePlace {
+    /// The member that grants the lock of this name.
+    pub member: String,
+    /// What is left of the quarantine of a name that moves; zero if the name can be locked.
+    pub left: Duration,
+}
+
 /// Makes a ring of all members of the configuration. All of them must answer.
 ///
 /// All names are blocked for 71 s, because the ring store may have lost an earlier view of the same
 /// ring. With `new`, the caller says that no lock was granted at these members.
 ///
 /// # Errors
-/// [`ErrorKind::InvalidConfig`] for a wrong URL or wrong terms, for two members that are one
-/// server, and for a ring that exists; the error of a member or of the ring store that does not
-/// answer.
+/// [`ErrorKind::InvalidConfig`] for a wrong URL or wrong terms, for a member that grants no lease
+/// of the longest time, for two members that are one server, and for a ring that exists; the error
+/// of a member or of the ring store that does not answer.
 ///
 /// # Cancel safety
 /// Safe: the view is written in one step.
@@ -114,6 +130,22 @@ pub async fn init(
     let made = ring.init(terms, new).await;
     ring.close().await;
     made
+}
+
+/// Replaces a view that was restored from a backup by one of the same members and terms. The view
+/// that was lost may have had other members, so all names are blocked for 71 s.
+///
+/// # Errors
+/// [`ErrorKind::InvalidConfig`] for a wrong URL and without a view; the errors of the ring store.
+///
+/// # Cancel safety
+/// Safe: the view is replaced in one step, and clients confirm it.
+pub async fn reset(target: impl Into<Target>, drivers: &Drivers) -> Result<RingReport> {
+    let ring = Opened::open(target, drivers).await?;
+    let changed = ring.reset().await;
+    let report = ring.reported(changed).await;
+    ring.close().await;
+    report
 }
 
 /// Reads the view.
@@ -133,18 +165,45 @@ pub async fn show(target: impl Into<Target>, drivers: &Drivers) -> Result<RingRe
     report
 }
 
+/// Reads the view, and says where a name belongs.
+///
+/// # Errors
+/// As [`show`].
+///
+/// # Cancel safety
+/// Safe.
+pub async fn locate(
+    target: impl Into<Target>,
+    drivers: &Drivers,
+    name: &LockName,
+) -> Result<NamePlace> {
+    let config = config_of(target, drivers)?;
+    let store = config.open_records(drivers).await?;
+    let seen = read(&*store.records(), &*store.clock()).await;
+    let place = seen.and_then(|seen| seen.ok_or_else(no_view)).map(|seen| {
+        let standing = seen.standing(name, store.clock().now());
+        NamePlace {
+            member: standing.owner.to_owned(),
+            left: standing.left,
+        }
+    });
+    store.close().await;
+    place
+}
+
 /// Adds a member of the configuration to the ring. It must answer.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidConfig`] for a member that the configuration lacks, that is active already,
-/// or that is the server of another member; the errors of the ring store.
+/// that grants no lease of the longest time, or that is the server of another member; the errors of
+/// the ring store.
 ///
 /// # Cancel safety
 /// Safe: the change is one step, and clients confirm it.
 pub async fn add(target: impl Into<Target>, drivers: &Drivers, member: &str) -> Result<RingReport> {
     let ring = Opened::open(target, drivers).await?;
     let changed = ring
-        .change(|members, removals| {
+        .change(|_, members, removals| {
             removals.retain(|it| it.member != member);
             if ring.member(member).is_none() {
                 let problem = format!("the configuration has no member {member:?}");
@@ -156,11 +215,13 @@ pub async fn add(target: impl Into<Target>, drivers: &Drivers, member: &str) -> 
             Ok(Some(member.to_owned()))
         })
         .await;
+    let report = ring.reported(changed).await;
     ring.close().await;
-    changed
+    report
 }
 
-/// Removes a member from the ring. It need not answer.
+/// Removes a member from the ring. It need not answer. A member that the watch has removed is not
+/// added back any more.
 ///
 /// # Errors
 /// [`ErrorKind::InvalidConfig`] for a member that is not active, and for the last one; the errors
@@ -175,20 +236,18 @@ pub async fn remove(
 ) -> Result<RingReport> {
     let ring = Opened::open(target, drivers).await?;
     let changed = ring
-        .change(|members, removals| {
+        .change(|_, members, removals| {
+            let watched = removals.len();
             removals.retain(|it| it.member != member);
-            if !members.remove(member) {
+            if !members.remove(member) && removals.len() == watched {
                 return Err(wrong(format!("member {member:?} is not active")));
-            }
-            if members.is_empty() {
-                let problem = format!("member {member:?} is the last one, and stays");
-                return Err(wrong(problem));
             }
             Ok(None)
         })
         .await;
+    let report = ring.reported(changed).await;
     ring.close().await;
-    changed
+    report
 }
 
 fn wrong(problem: impl Into<String>) -> Error {
@@ -198,11 +257,17 @@ fn wrong(problem: impl Into<String>) -> Error {
 fn check_terms(terms: Terms) -> Result<()> {
     let validities = Duration::from_millis(200)..=LONGEST_VALIDITY;
     let leases = Duration::from_secs(1)..=LONGEST_LEASE;
-    if !validities.contains(&terms.validity) {
-        return Err(wrong("the validity of a view is 200 ms to 10 s"));
+    let Terms {
+        validity,
+        max_lease,
+    } = terms;
+    if !validities.contains(&validity) {
+        let problem = format!("the validity of a view is 200ms to 10s, and not {validity:?}");
+        return Err(wrong(problem));
     }
-    if !leases.contains(&terms.max_lease) {
-        return Err(wrong("the longest lease of a ring is 1 s to 60 s"));
+    if !leases.contains(&max_lease) {
+        let problem = format!("the longest lease of a ring is 1s to 60s, and not {max_lease:?}");
+        return Err(wrong(problem));
     }
     Ok(())
 }
@@ -302,12 +367,13 @@ impl Opened {
             .collect();
         members.sort_unstable();
         let names = members.iter().cloned().collect();
+        self.check_leases(&names, terms.max_lease)?;
         let lead_us = self
             .lead(&read_clock(&*records, &*clock).await?, &names, &names)
             .await?;
         let view = View {
             ring: Uuid::new_v4(),
-            number: whole_millis(unix_time(&*clock)),
+            number: self.number(),
             validity_ms: whole_millis(terms.validity),
             max_lease_ms: whole_millis(terms.max_lease),
             pending: Vec::new(),
@@ -323,45 +389,101 @@ impl Opened {
         }
     }
 
-    /// Changes the members by `step`, which returns the member that must answer.
+    /// Changes the members of the present view, and those that the watch may add back, by `step`,
+    /// which returns the member that must answer. Returns whether anything was changed.
     pub(crate) async fn change(
         &self,
-        step: impl Fn(&mut BTreeSet<String>, &mut Vec<Removal>) -> Result<Option<String>>,
-    ) -> Result<RingReport> {
-        let (records, clock) = (self.store.records(), self.store.clock());
+        step: impl Fn(&View, &mut BTreeSet<String>, &mut Vec<Removal>) -> Result<Option<String>>,
+    ) -> Result<bool> {
         for _ in 0..TRIES {
             let seen = self.read().await?.ok_or_else(no_view)?;
             let before: BTreeSet<String> = seen.view.members.iter().cloned().collect();
             let (mut after, mut removals) = (before.clone(), seen.view.removals.clone());
-            let needed: BTreeSet<String> = step(&mut after, &mut removals)?.into_iter().collect();
-            // Somebody else has made the same change.
-            if after == before {
-                return self.report().await;
+            let needed = step(&seen.view, &mut after, &mut removals)?;
+            let needed: BTreeSet<String> = needed.into_iter().collect();
+            if after == before && removals == seen.view.removals {
+                return Ok(false);
+            }
+            if after.is_empty() {
+                let last = seen.view.members.join(", ");
+                return Err(wrong(format!("member {last:?} is the last one, and stays")));
             }
             let all: BTreeSet<String> = before.union(&after).cloned().collect();
+            self.check_leases(&needed, seen.view.max_lease())?;
             let lead = self.lead(&seen.reading(), &all, &needed).await?;
-            let number = whole_millis(unix_time(&*clock));
             let after = after.into_iter().collect();
-            let mut next = seen.view.next(seen.age, after, number);
+            let mut next = seen.view.next(seen.age, after, self.number());
             next.removals = removals;
-            // A raised token of an earlier view may be as far ahead, so it never falls.
             next.lead_us = next.lead_us.max(lead);
-            let expect = Expect::Version(seen.entry.version);
-            if records.put(&View::key()?, &next.stored()?, expect).await? == Written::Conflict {
-                continue;
+            if self.publish(&seen, &next).await? {
+                return Ok(true);
             }
-            // The first write is seen by everybody now, so the quarantine can begin.
-            if let Some(seen) = self.read().await?
-                && !seen.view.confirmed
-            {
-                let expect = Expect::Version(seen.entry.version);
-                let stored = seen.view.confirmed().stored()?;
-                records.put(&View::key()?, &stored, expect).await?;
-            }
-            return self.report().await;
         }
         let problem = "others change the ring again and again";
         Err(Error::new(ErrorKind::Unavailable, problem).on(NAME))
+    }
+
+    async fn reset(&self) -> Result<bool> {
+        let seen = self.read().await?.ok_or_else(no_view)?;
+        let all = seen.view.members.iter().cloned().collect();
+        let lead = self.lead(&seen.reading(), &all, &BTreeSet::new()).await?;
+        let mut next = seen.view.reset(self.number());
+        next.lead_us = next.lead_us.max(lead);
+        if self.publish(&seen, &next).await? {
+            return Ok(true);
+        }
+        let problem = "another operator has changed the ring meanwhile";
+        Err(Error::new(ErrorKind::Unavailable, problem).on(NAME))
+    }
+
+    /// A lower bound of the number of the next view: the operator's clock.
+    fn number(&self) -> u64 {
+        whole_millis(unix_time(&*self.store.clock()))
+    }
+
+    /// Writes the view after the one that was seen, and confirms it. Returns whether the ring store
+    /// still had that one.
+    async fn publish(&self, seen: &Seen, next: &View) -> Result<bool> {
+        let (records, key) = (self.store.records(), View::key()?);
+        let expect = Expect::Version(seen.entry.version);
+        if records.put(&key, &next.stored()?, expect).await? == Written::Conflict {
+            return Ok(false);
+        }
+        // The first write is seen by everybody now, so the quarantine can begin.
+        if let Some(seen) = self.read().await?
+            && !seen.view.confirmed
+        {
+            let expect = Expect::Version(seen.entry.version);
+            records
+                .put(&key, &seen.view.confirmed().stored()?, expect)
+                .await?;
+        }
+        Ok(true)
+    }
+
+    /// The view after a step.
+    async fn reported(&self, changed: Result<bool>) -> Result<RingReport> {
+        changed?;
+        self.report().await
+    }
+
+    /// Checks that these members grant the longest lease. Those that are away are left out.
+    fn check_leases(&self, names: &BTreeSet<String>, longest: Duration) -> Result<()> {
+        for member in names.iter().filter_map(|name| self.member(name)) {
+            let Ok((handle, _)) = member.begin_although_silent() else {
+                continue;
+            };
+            if let Some(most) = handle.lock.capabilities().max_lease
+                && most < longest
+            {
+                let problem = format!(
+                    "the longest lease of the ring is {longest:?}, and this member grants {most:?} \
+                     at most"
+                );
+                return Err(member.of_this(wrong(problem)));
+            }
+        }
+        Ok(())
     }
 
     async fn report(&self) -> Result<RingReport> {
@@ -381,35 +503,66 @@ impl Opened {
         needed: &BTreeSet<String>,
     ) -> Result<u64> {
         let clock = self.store.clock();
-        let mut held = Vec::new();
-        let mut result = Ok(0);
-        for name in all {
-            let Some(member) = self.member(name) else {
-                continue;
+        let label = HolderLabel::new(format!("ring {}", Uuid::new_v4().simple()))?;
+        let begun = clock.now();
+        // By now at least, the ring store's clock has gone on since it was read.
+        let store = ring_store.at(begun);
+        let members = all.iter().filter_map(|name| self.member(name));
+        let asked = members.map(|member| {
+            let (clock, label) = (&*clock, &label);
+            async move {
+                loop {
+                    let probed = probe(member, clock, label, begun).await;
+                    let is_taken = matches!(
+                        &probed,
+                        Ok(Probed {
+                            told: Told::Taken,
+                            ..
+                        })
+                    );
+                    if !is_taken || clock.now().since(begun) > ASKED_AGAIN {
+                        return (member, probed);
+                    }
+                    clock.sleep(PAUSE).await;
+                }
+            }
+        });
+        let asked = join_all(asked).await;
+        let mut lead = Ok(0);
+        for (member, probed) in &asked {
+            // Which of two twins has the lock is a matter of chance, so both are needed then.
+            let mut is_needed = needed.contains(member.name());
+            let told = match probed {
+                Ok(probed) => match probed.told {
+                    Told::Clock { latest, .. } => Ok(latest),
+                    Told::Twin => {
+                        is_needed |= !needed.is_empty();
+                        let problem = "it is the server of another member";
+                        Err(member.of_this(wrong(problem)))
+                    }
+                    Told::Taken => {
+                        let problem = "another operator, or the watch, looks at it: try again";
+                        let error = Error::new(ErrorKind::Unavailable, problem).on(NAME);
+                        Err(member.of_this(error))
+                    }
+                },
+                Err(error) => Err(error.clone()),
             };
-            // By now at least, the ring store's clock has gone on since it was read.
-            let store = ring_store.at(clock.now());
-            let told = probe(member, &*clock).await.and_then(|probed| {
-                let told = probed.clock;
-                held.push((member, probed));
-                told.ok_or_else(|| {
-                    let problem = "it is the server of another member, or another operator \
-                                   changes the ring now";
-                    member.of_this(wrong(problem))
-                })
-            });
             match told {
-                Ok(token) => result = result.map(|lead| token.saturating_sub(store).max(lead)),
-                Err(error) if needed.contains(name) && result.is_ok() => result = Err(error),
+                Ok(clock) => lead = lead.map(|lead| clock.saturating_sub(store).max(lead)),
+                Err(error) if is_needed && lead.is_ok() => lead = Err(error),
                 Err(error) => {
-                    tracing::warn!(member = name, %error, "the clock of a member is unknown");
+                    let member = member.name();
+                    tracing::warn!(member, %error, "the clock of a member is unknown");
                 }
             }
         }
-        for (member, probed) in held {
-            probed.release(member).await;
-        }
-        result
+        let held = asked.iter().filter_map(|(member, probed)| {
+            let probed = probed.as_ref().ok()?;
+            Some(probed.release(member))
+        });
+        join_all(held).await;
+        lead
     }
 }
 
@@ -417,9 +570,19 @@ impl Opened {
 #[derive(Debug)]
 pub(crate) struct Probed {
     lease: Option<Lease>,
-    /// The clock of the member by its tokens, in microseconds; `None` if somebody else has the
-    /// lock.
-    pub(crate) clock: Option<u64>,
+    pub(crate) told: Told,
+}
+
+/// What a lock at a member tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// The clock of the member by its token, in microseconds: what it can have been, at the least
+    /// and at the most, at a moment before the question. The answer may have come late.
+    Clock { earliest: u64, latest: u64 },
+    /// The same operator has the lock, as that of another member.
+    Twin,
+    /// Somebody else has the lock.
+    Taken,
 }
 
 impl Probed {
@@ -432,37 +595,51 @@ impl Probed {
             sent.answered();
         }
     }
-
-    #[cfg(test)]
-    pub(crate) const fn of_clock(micros: u64) -> Self {
-        Self {
-            lease: None,
-            clock: Some(micros),
-        }
-    }
 }
 
-/// Takes a lock at a member for a moment.
-pub(crate) async fn probe(member: &Member, clock: &dyn Clock) -> Result<Probed> {
+/// Takes a lock at a member for a moment, under this label, to learn the member's clock at the
+/// moment `begun`.
+pub(crate) async fn probe(
+    member: &Member,
+    clock: &dyn Clock,
+    label: &HolderLabel,
+    begun: Moment,
+) -> Result<Probed> {
     let (handle, sent) = member.begin_although_silent()?;
     let (name, owner) = (LockName::new(PROBE)?, OwnerId::new());
-    let holder = HolderLabel::new("ring")?;
-    let request = AcquireRequest::new(name.clone(), owner, Ttl::new(PROBE_LEASE)?, holder);
-    let asked = at_most(clock, PATIENCE, handle.lock.try_acquire(&request));
-    let answer = asked.await.unwrap_or_else(|| {
+    let lease = Ttl::new(PROBE_LEASE)?;
+    let request = AcquireRequest::new(name.clone(), owner, lease, label.clone());
+    let asked = clock.now();
+    let asking = at_most(clock, PATIENCE, handle.lock.try_acquire(&request));
+    let answer = asking.await.unwrap_or_else(|| {
         let problem = format!("it did not answer within {PATIENCE:?}");
         Err(Error::new(ErrorKind::Unavailable, problem))
     });
     let answer = answer.map_err(|error| member.of_this(error))?;
     sent.answered();
     Ok(match answer {
-        Attempt::Acquired(grant) => Probed {
-            lease: Some(Lease::new(name, owner, Some(grant.token))),
-            clock: Some(grant.token.get()),
-        },
-        Attempt::Busy(_) => Probed {
+        Attempt::Acquired(grant) => {
+            let at = |moment: Moment| {
+                grant
+                    .token
+                    .get()
+                    .saturating_sub(micros(moment.since(begun)))
+            };
+            Probed {
+                told: Told::Clock {
+                    earliest: at(clock.now()),
+                    latest: at(asked),
+                },
+                lease: Some(Lease::new(name, owner, Some(grant.token))),
+            }
+        }
+        Attempt::Busy(holder) => Probed {
             lease: None,
-            clock: None,
+            told: if holder.is_some_and(|holder| holder.holder == label.as_str()) {
+                Told::Twin
+            } else {
+                Told::Taken
+            },
         },
     })
 }

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use distlock_backend_kit::{
     DriverOption, Drivers, MemberHandle, MemberTarget, Target, TargetParts,
 };
-use distlock_core::{Error, ErrorKind, LeaseKind, Reach, Result, Store};
+use distlock_core::{Error, ErrorKind, Finding, LeaseKind, Reach, Result, Store, Verdict};
 
 use crate::shared::NAME;
 
@@ -25,8 +25,9 @@ pub(crate) const RECORDS: DriverOption = DriverOption::new(
 
 pub(crate) const UNSAFE_RECORDS: DriverOption = DriverOption::new(
     "unsafe_records",
-    "`true`: the ring store may lose acknowledged writes, as Redis Sentinel and Redis Cluster do. \
-     Two clients may then hold one lock after a change of the members",
+    "`true`: the ring store may lose acknowledged writes, as Redis Sentinel and Redis Cluster do, \
+     or is a lock server, which does not tell. Two clients may then hold one lock after a change \
+     of the members",
     "false",
 );
 
@@ -126,9 +127,14 @@ impl RingConfig {
             return Ok(());
         }
         let health = store.backend().health().await?;
-        match health.findings.iter().find(|finding| finding.may_forget) {
+        // A Redis server without an append-only file may come back with an earlier state. It has
+        // another epoch then, which protects locks, and no record.
+        let forgets = |it: &&Finding| {
+            it.may_forget || it.check == "persistence" && it.verdict == Verdict::Fail
+        };
+        match health.findings.iter().find(forgets) {
             Some(finding) => refused(format!(
-                "it may forget the view of the ring: {} is {}",
+                "it may forget the view of the ring ({}): {}",
                 finding.check, finding.detail
             )),
             None => Ok(()),
@@ -154,6 +160,10 @@ fn refused_records(scheme: &str, is_unsafe: bool) -> Option<&'static str> {
     match scheme {
         "ring" | "quorum" => Some("its members have no common records"),
         "zookeeper" => Some("the records of ZooKeeper do not tell their age"),
+        "distlock" if !is_unsafe => Some(
+            "a lock server does not tell whether its store may forget a record; name that store, \
+             or accept the risk with `unsafe_records=true`",
+        ),
         "redis+cluster" | "redis+sentinel" if !is_unsafe => Some(
             "a failover can lose an acknowledged write, and two clients may then hold one lock; \
              `unsafe_records=true` accepts that",

@@ -15,7 +15,7 @@ pub(crate) async fn health(shared: &Arc<Shared>) -> Result<Health> {
     let now = shared.clock.now();
     let seen = shared.views.usable(now)?;
     let mut health = Health::new(format!("ring of {} members", seen.view.members.len()));
-    health.epoch = Some(shared.epoch());
+    health.epoch = Some(seen.view.epoch());
     let left = seen.view.pending.iter().map(|it| seen.left(it, now)).max();
     let (verdict, detail) = match left.filter(|left| !left.is_zero()) {
         None => (Verdict::Pass, "no name moves".to_owned()),

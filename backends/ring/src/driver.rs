@@ -84,7 +84,7 @@ impl Driver for RingDriver {
             records.close().await;
             return Err(error);
         }
-        let seen = shared.seen()?;
+        let seen = shared.views.last()?;
         shared.capabilities = capabilities(shared.capabilities, seen.view.max_lease());
         let lock = RingLock::new(shared.start());
         Ok(Store::with_clock(Arc::new(lock), records, clock))
@@ -115,7 +115,7 @@ async fn check(shared: &Shared) -> Result<()> {
         }
     }
     reads::read(shared).await?;
-    let seen = shared.seen()?;
+    let seen = shared.views.last()?;
     seen.view
         .members
         .iter()

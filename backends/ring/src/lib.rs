@@ -42,7 +42,7 @@
 //! | the hash | `rendezvous` |
 //! | what a process knows of the view | `reads` |
 //! | the member at which each lease of this process is | `leases` |
-//! | what an operator does | [`init`], [`show`], [`add`], [`remove`] |
+//! | what an operator does | [`init`], [`show`], [`locate`], [`add`], [`remove`], [`reset`] |
 //! | a waiter, and its place at a member | `wait` |
 //! | who removes members that are gone | [`Watch`] |
 
@@ -59,7 +59,9 @@ mod view;
 mod wait;
 mod watch;
 
-pub use admin::{PendingReport, RingMember, RingReport, Terms, add, init, remove, show};
+pub use admin::{
+    NamePlace, PendingReport, RingMember, RingReport, Terms, add, init, locate, remove, reset, show,
+};
 pub use driver::RingDriver;
 pub use lock::RingLock;
 pub use watch::{Watch, WatchChange};

@@ -5,15 +5,16 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use distlock_backend_kit::{MemberHandle, OpenFlag};
 use distlock_core::{
-    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Error, ErrorKind, FencingToken,
-    Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, LossReason, ReleaseOutcome,
-    Renewal, Renewed, Result,
+    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Epoch, Error, ErrorKind,
+    FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, LossReason,
+    ReleaseOutcome, Renewal, Renewed, Result,
 };
 use futures_util::future::join_all;
 
 use crate::{
     leases::Held,
     shared::{NAME, Shared, Way, all_open},
+    view::Seen,
     wait::RingContender,
 };
 
@@ -45,10 +46,9 @@ pub(crate) fn capabilities(mut weakest: Capabilities, max_lease: Duration) -> Ca
     weakest
 }
 
-/// Reads a name where it may be held: at its earlier owners while it is in quarantine, and at its
+/// The members at which a name may be held: its earlier owners while it is in quarantine, and its
 /// owner.
-fn places(shared: &Shared, name: &LockName) -> Result<Vec<usize>> {
-    let seen = shared.seen()?;
+fn places(shared: &Shared, seen: &Seen, name: &LockName) -> Result<Vec<usize>> {
     let now = shared.clock.now();
     let mut members = seen.earlier_owners(name, now);
     members.push(seen.standing(name, now).owner);
@@ -100,15 +100,16 @@ impl DistLock for RingLock {
         let shared = self.shared()?;
         renewal.check_floor(&shared.capabilities)?;
         let held = shared.leases.of(lease.owner);
-        let way = shared.way(&lease.name)?;
+        let way = shared.way_of_request(&lease.name)?;
         let now = shared.clock.now();
         let route = match (way, held) {
             (Way::Open(route), None) => route,
             (Way::Open(route), Some(held)) if held.at == route.at => route,
             // The name has moved. Its new owner may grant it when this lease has ended, so it is
-            // renewed no more. The holder keeps it to its end, and is told in the last third.
+            // renewed no more. The holder keeps it nearly to its end: what it does for a lease that
+            // cannot be renewed, as `distlock run` in the last quarter, comes before the loss.
             (Way::Open(_) | Way::Moving(_), Some(held))
-                if held.until.since(now) > renewal.ttl.duration() / 3 =>
+                if held.until.since(now) > renewal.ttl.duration() / 5 =>
             {
                 let problem = format!(
                     "the name has moved to another member of the ring, and the lease ends in \
@@ -133,7 +134,7 @@ impl DistLock for RingLock {
             };
             shared.leases.note(lease.owner, held, now);
         }
-        Ok(of_ring(shared, renewed))
+        Ok(of_ring(route.epoch(), renewed))
     }
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
@@ -153,7 +154,7 @@ impl DistLock for RingLock {
     async fn hand_over(&self, lease: &Lease, next: &AcquireRequest) -> Result<HandOver> {
         let shared = self.shared()?;
         let held = shared.leases.of(lease.owner);
-        let route = match shared.way(&lease.name)? {
+        let route = match shared.way_of_request(&lease.name)? {
             Way::Open(route) if held.is_none_or(|held| held.at == route.at) => route,
             // The next owner must wait until the name is free at its new member.
             Way::Open(_) | Way::Moving(_) => return Ok(HandOver::Unsupported),
@@ -180,12 +181,14 @@ impl DistLock for RingLock {
 
     async fn inspect(&self, name: &LockName) -> Result<LockInfo> {
         let shared = self.shared()?;
+        // A caller takes a lock for free that is not held, and an old view names an earlier owner.
+        let seen = shared.views.usable(shared.clock.now())?;
         let mut told = None;
-        for at in places(shared, name)? {
+        for at in places(shared, &seen, name)? {
             let mut info = shared
                 .ask(at, async |to| to.lock.inspect(name).await)
                 .await?;
-            info.epoch = Some(shared.epoch());
+            info.epoch = Some(seen.view.epoch());
             let is_held = info.held.is_some();
             told = Some(info);
             if is_held {
@@ -202,8 +205,8 @@ impl DistLock for RingLock {
         limit: u32,
     ) -> Result<Vec<LockInfo>> {
         let shared = self.shared()?;
-        let seen = shared.seen()?;
         let now = shared.clock.now();
+        let seen = shared.views.usable(now)?;
         let pending = seen.view.pending.iter();
         let live = pending.filter(|pending| !seen.left(pending, now).is_zero());
         let mut members: Vec<&String> = seen.view.members.iter().collect();
@@ -226,19 +229,24 @@ impl DistLock for RingLock {
                 .ask(at, async |to| to.lock.list(prefix, after, limit).await)
                 .await;
             // A member that has left may be gone.
-            if is_active {
+            let page = if is_active {
                 page
             } else {
                 Ok(page.unwrap_or_default())
-            }
+            };
+            page.map(|page| (at, page))
         });
         let mut by_name: BTreeMap<LockName, LockInfo> = BTreeMap::new();
         for page in join_all(pages).await {
-            for mut info in page? {
+            let (at, page) = page?;
+            for mut info in page {
+                info.epoch = Some(seen.view.epoch());
                 // An entry that is not a name's owner's is a lease that may still run, or the rest
                 // of one that a stopped client has asked for.
-                info.epoch = Some(shared.epoch());
-                by_name.entry(info.name.clone()).or_insert(info);
+                let is_owners = shared.member(at).name() == seen.standing(&info.name, now).owner;
+                if is_owners || !by_name.contains_key(&info.name) {
+                    by_name.insert(info.name.clone(), info);
+                }
             }
         }
         // Each page is full or complete up to its end, so the first names of all are complete.
@@ -247,8 +255,9 @@ impl DistLock for RingLock {
 
     async fn force_release(&self, name: &LockName, expected: FencingToken) -> Result<Forced> {
         let shared = self.shared()?;
+        let seen = shared.views.usable(shared.clock.now())?;
         let mut outcome = Forced::NotHeld;
-        for at in places(shared, name)? {
+        for at in places(shared, &seen, name)? {
             let forced = shared
                 .ask(at, async |to| to.lock.force_release(name, expected).await)
                 .await?;
@@ -273,7 +282,7 @@ impl DistLock for RingLock {
 }
 
 /// The answer to a renewal, with the history of the ring.
-fn of_ring(shared: &Shared, renewed: Renewed) -> Renewed {
+fn of_ring(epoch: Epoch, renewed: Renewed) -> Renewed {
     match renewed {
         Renewed::Extended {
             valid_for,
@@ -282,7 +291,7 @@ fn of_ring(shared: &Shared, renewed: Renewed) -> Renewed {
             ..
         } => Renewed::Extended {
             valid_for,
-            epoch: shared.epoch(),
+            epoch,
             token,
             loss,
         },
@@ -291,7 +300,9 @@ fn of_ring(shared: &Shared, renewed: Renewed) -> Renewed {
 }
 
 async fn release_anywhere(shared: &Shared, lease: &Lease) -> Result<ReleaseOutcome> {
-    for at in places(shared, &lease.name)? {
+    // An old view, too: a lease that it does not find ends by itself.
+    let seen = shared.views.last()?;
+    for at in places(shared, &seen, &lease.name)? {
         let released = shared
             .ask(at, async |to| to.lock.release(lease).await)
             .await?;

@@ -53,23 +53,29 @@ impl Views {
         Self(Mutex::default())
     }
 
-    /// Counts a request that was refused because its name moves.
-    pub(crate) fn count_moving() {
-        metrics::counter!(REFUSED, "reason" => "moving").increment(1);
+    /// Counts a request that was refused, because its name moves or because there is no view.
+    pub(crate) fn count_refusal(reason: &'static str) {
+        metrics::counter!(REFUSED, "reason" => reason).increment(1);
     }
 
-    /// The view that may be used now. A refusal is counted.
+    /// The view that may be used now.
     pub(crate) fn usable(&self, now: Moment) -> Result<Arc<Seen>> {
-        let usable = self.0.lock().usable(now);
-        if usable.is_err() {
-            metrics::counter!(REFUSED, "reason" => "no_view").increment(1);
-        }
-        usable
+        self.0.lock().usable(now)
     }
 
     /// The view that was read last, fresh or not.
-    pub(crate) fn last(&self) -> Option<Arc<Seen>> {
-        self.0.lock().seen.clone()
+    pub(crate) fn last(&self) -> Result<Arc<Seen>> {
+        let known = self.0.lock();
+        let problem = || known.problem.clone().unwrap_or_else(no_view);
+        known.seen.clone().ok_or_else(problem)
+    }
+
+    /// A third of V, also after a loss of the view: a ring store that was restored must not be
+    /// asked by everybody at once. `None` before the first view.
+    fn pause(&self) -> Option<Duration> {
+        let known = self.0.lock();
+        let highest = known.highest.as_ref();
+        highest.map(|(view, _)| view.validity() / 3)
     }
 
     /// Takes the answer to a read.
@@ -97,16 +103,24 @@ impl Views {
                 return Ok(());
             }
             if !(is_ours && is_same) {
-                known.refused_until = Some(received + highest.quarantine());
-                tracing::warn!(
-                    was = highest.number,
-                    is = seen.view.number,
-                    "the ring store has lost its view or has gone back to an earlier one"
-                );
+                let before = known.refused_until.replace(received + highest.quarantine());
+                // Each read finds an earlier view again, until the members are changed.
+                if before.is_none_or(|until| until < received) {
+                    tracing::warn!(
+                        was = highest.number,
+                        is = seen.view.number,
+                        "the ring store has lost its view or has gone back to an earlier one"
+                    );
+                }
             }
             // An earlier view of the same ring is never used again.
             if seen.view.ring == highest.ring && !(is_ours && is_same) {
                 known.seen = None;
+                known.problem = Some(unavailable(format!(
+                    "the ring store has gone back from view {} to view {}: if it was restored from \
+                     a backup, run `distlock ring reset`",
+                    highest.number, seen.view.number
+                )));
                 return Ok(());
             }
         }
@@ -169,19 +183,18 @@ pub(crate) fn no_view() -> Error {
 pub(crate) async fn read(shared: &Shared) -> Result<()> {
     let key = View::key()?;
     let (clock, store) = (&*shared.clock, &shared.ring_store.records);
-    let limit = shared
-        .views
-        .last()
-        .map_or(FIRST_READ, |seen| pause_of(&seen.view));
+    let limit = shared.views.pause().unwrap_or(FIRST_READ);
+    let late = || unavailable("the ring store did not answer in time");
     loop {
         let sent = clock.now();
-        let late = || Err(unavailable("the ring store did not answer in time"));
         let answer = at_most(clock, limit, store.get(&key)).await;
-        shared
-            .views
-            .take(answer.unwrap_or_else(late), sent, clock.now())?;
+        let answer = answer.unwrap_or_else(|| Err(late()));
+        shared.views.take(answer, sent, clock.now())?;
         match shared.views.last() {
-            Some(seen) if !seen.view.confirmed => confirm(shared, &seen).await?,
+            Ok(seen) if !seen.view.confirmed => {
+                let confirmed = at_most(clock, limit, confirm(shared, &seen)).await;
+                confirmed.unwrap_or_else(|| Err(late()))?;
+            }
             _ => return Ok(()),
         }
     }
@@ -213,18 +226,11 @@ pub(crate) async fn keep_reading(shared: Weak<Shared>, clock: Arc<dyn Clock>) {
                 Err(error) => tracing::debug!(%error, "the view of the ring cannot be read"),
                 Ok(()) => {}
             }
-            let third = shared
-                .views
-                .last()
-                .map_or(SHORTEST_PAUSE, |it| pause_of(&it.view));
+            let third = shared.views.pause().unwrap_or(SHORTEST_PAUSE);
             third.saturating_sub(clock.now().since(begun))
         };
         clock.sleep(pause.max(SHORTEST_PAUSE)).await;
     }
-}
-
-fn pause_of(view: &View) -> Duration {
-    view.validity() / 3
 }
 
 #[cfg(test)]
@@ -276,6 +282,10 @@ mod tests {
             take(&views, &second, 10, 10);
             take(&views, &wrong, 11, 11);
             assert_eq!(number(&views, 11), None, "{wrong:?}");
+            // Also when the leases have ended, and the ring store is not asked more often.
+            let error = views.usable(at(30)).unwrap_err().to_string();
+            assert!(error.contains("gone back from view 2"), "{error}");
+            assert_eq!(views.pause(), Some(Duration::from_millis(2000) / 3));
             // The view that was there before comes back.
             take(&views, &second, 12, 12);
             assert_eq!(number(&views, 12), None);

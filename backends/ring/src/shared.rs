@@ -14,11 +14,11 @@ use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Clock, Contender, Epoch, Error, ErrorKind, FencingToken,
     Grant, Lease, LockName, Renewal, Renewed, Result, Ttl, at_most,
 };
+use uuid::Uuid;
 
 use crate::{
     leases::{Held, Leases},
     reads::{self, Views},
-    view::Seen,
 };
 
 /// The name of the backend in messages.
@@ -61,6 +61,8 @@ pub(crate) struct Route {
     /// A grant with a token up to this number is raised above it.
     floor: u64,
     most: Duration,
+    /// The ring, whose history the tokens belong to.
+    ring: Uuid,
 }
 
 impl Shared {
@@ -89,12 +91,6 @@ impl Shared {
             })
     }
 
-    /// The history that tokens belong to: that of the ring, because names move between members.
-    pub(crate) fn epoch(&self) -> Epoch {
-        let seen = self.views.last();
-        Epoch::new(seen.map_or_else(String::new, |seen| seen.view.ring.to_string()))
-    }
-
     /// The way to a name by the view that may be used now.
     pub(crate) fn way(&self, name: &LockName) -> Result<Way> {
         let now = self.clock.now();
@@ -107,15 +103,29 @@ impl Shared {
             at: self.place_of(standing.owner)?,
             floor: standing.floor,
             most: seen.view.max_lease(),
+            ring: seen.view.ring,
         }))
+    }
+
+    /// The way to a name, for a request. A refusal is counted.
+    pub(crate) fn way_of_request(&self, name: &LockName) -> Result<Way> {
+        let way = self.way(name);
+        match &way {
+            Ok(Way::Moving(_)) => Views::count_refusal("moving"),
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                Views::count_refusal("no_view");
+            }
+            // Other errors are those of this client's configuration.
+            Ok(Way::Open(_)) | Err(_) => {}
+        }
+        way
     }
 
     /// The way to a name that can be locked now.
     pub(crate) fn route(&self, name: &LockName) -> Result<Route> {
-        match self.way(name)? {
+        match self.way_of_request(name)? {
             Way::Open(route) => Ok(route),
             Way::Moving(left) => {
-                Views::count_moving();
                 let problem = format!(
                     "the name moves to another member of the ring, and is free in {:.1} s",
                     left.as_secs_f64()
@@ -131,11 +141,6 @@ impl Shared {
         self.members.close().await;
         self.ring_store.lock.close().await;
         self.ring_store.records.close().await;
-    }
-
-    /// The view that was read last.
-    pub(crate) fn seen(&self) -> Result<Arc<Seen>> {
-        self.views.last().ok_or_else(reads::no_view)
     }
 
     /// Sends one request to one member.
@@ -208,7 +213,7 @@ impl Shared {
         asked: &AcquireRequest,
         mut grant: Grant,
     ) -> Result<Grant> {
-        grant.epoch = self.epoch();
+        grant.epoch = route.epoch();
         if grant.token.get() > route.floor {
             return Ok(grant);
         }
@@ -244,6 +249,10 @@ impl Shared {
 }
 
 impl Route {
+    pub(crate) fn epoch(&self) -> Epoch {
+        Epoch::new(self.ring.to_string())
+    }
+
     /// No lease is longer than the longest: a name that moves is free after that time.
     pub(crate) fn capped(&self, ttl: Ttl) -> Ttl {
         Ttl::new(self.most).map_or(ttl, |most| ttl.min(most))

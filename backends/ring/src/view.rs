@@ -13,15 +13,15 @@
 use std::time::Duration;
 
 use distlock_core::{
-    Entry, Error, ErrorKind, LockName, Moment, RecordKey, Result, excerpt, micros,
+    Entry, Epoch, Error, ErrorKind, LockName, Moment, RecordKey, Result, excerpt, micros,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{rendezvous, shared::NAME};
 
-/// The key of the view in the ring store.
-const KEY: &str = "ring";
+/// The key of the view in the ring store, beside the records of the ring's users.
+const KEY: &str = "distlock-ring";
 
 /// The longest time for which a view may be used without reading it again.
 pub(crate) const LONGEST_VALIDITY: Duration = Duration::from_secs(10);
@@ -46,7 +46,8 @@ pub(crate) struct View {
     /// The members that the watch has removed, also those that it has added back. A step of an
     /// operator removes the entry.
     pub(crate) removals: Vec<Removal>,
-    /// How far the tokens of any member may be ahead of the ring store's clock, in microseconds.
+    /// How far the tokens of any member may be ahead of the ring store's clock, in microseconds. A
+    /// raised token of an earlier view may be as far ahead, so it never falls.
     pub(crate) lead_us: u64,
     /// Whether this is the second of the two writes.
     pub(crate) confirmed: bool,
@@ -112,6 +113,11 @@ impl View {
         quarantine(self.validity(), self.max_lease())
     }
 
+    /// The history that tokens belong to: that of the ring, because names move between members.
+    pub(crate) fn epoch(&self) -> Epoch {
+        Epoch::new(self.ring.to_string())
+    }
+
     /// The same view, confirmed.
     pub(crate) fn confirmed(mut self) -> Self {
         self.confirmed = true;
@@ -130,16 +136,25 @@ impl View {
     /// It needs no second write: the earlier view could not be read any more when its writer found
     /// none.
     pub(crate) fn first(mut self, is_new: bool) -> Self {
-        let remains = quarantine(LONGEST_VALIDITY, LONGEST_LEASE);
         self.pending = Vec::new();
         if !is_new {
-            self.pending.push(Pending {
-                members: Vec::new(),
-                remains_ms: millis(remains),
-            });
+            self.pending.push(Pending::unknown());
         }
         self.confirmed = true;
         self
+    }
+
+    /// A first view in the place of this one, which the ring store has gone back to. Others may
+    /// read this one until the new view is seen, so there are two writes.
+    pub(crate) fn reset(&self, number: u64) -> Self {
+        Self {
+            ring: Uuid::new_v4(),
+            number: number.max(self.number + 1),
+            pending: vec![Pending::unknown()],
+            removals: Vec::new(),
+            confirmed: false,
+            ..self.clone()
+        }
     }
 
     /// The view after this one, which was read at this age. `number` is a lower bound of its
@@ -162,7 +177,9 @@ impl View {
                 remains_ms: it.remains_ms.checked_sub(passed)?,
             })
         });
-        for one in earlier.chain([own]) {
+        // No name moves between two views with the same members.
+        let own = (self.members != members).then_some(own);
+        for one in earlier.chain(own) {
             // Views with the same members are one, with the longer quarantine.
             match pending.iter_mut().find(|it| it.members == one.members) {
                 Some(same) => same.remains_ms = same.remains_ms.max(one.remains_ms),
@@ -175,6 +192,16 @@ impl View {
             pending,
             confirmed: false,
             ..self.clone()
+        }
+    }
+}
+
+impl Pending {
+    /// A view of which nothing is known, not even its times.
+    fn unknown() -> Self {
+        Self {
+            members: Vec::new(),
+            remains_ms: millis(quarantine(LONGEST_VALIDITY, LONGEST_LEASE)),
         }
     }
 }
@@ -398,6 +425,13 @@ pub(crate) mod tests {
         let unconfirmed = view_of("ab").next(SECOND, names("abc"), 0);
         let next = unconfirmed.next(SECOND * 3, names("ab"), 0);
         assert_eq!(next.pending[0].remains_ms, 7140);
+        // A view with the same members moves no name.
+        assert!(
+            view_of("ab")
+                .next(SECOND, names("ab"), 0)
+                .pending
+                .is_empty()
+        );
         // What is over is left out.
         assert_eq!(first.next(SECOND * 9, names("ab"), 0).pending.len(), 1);
     }
@@ -410,6 +444,16 @@ pub(crate) mod tests {
             let left = first.standing(name, at(0)).left;
             assert_eq!(left, Duration::from_millis(70_400));
         }
+        // A view that takes the place of an earlier one waits until it was seen.
+        let reset = view_of("abc").reset(0);
+        assert_eq!((reset.number, reset.ring == Uuid::nil()), (2, false));
+        let unseen = read(&reset, SECOND * 60, 0, 0)
+            .standing(&staying, at(0))
+            .left;
+        assert_eq!(unseen, Duration::from_millis(71_400));
+        let seen = read(&reset.confirmed(), SECOND, 0, 0);
+        let left = seen.standing(&moving, at(0)).left;
+        assert_eq!(left, Duration::from_millis(70_400));
         let new = read(&view_of("abc").first(true), SECOND, 0, 0);
         assert_eq!(new.standing(&moving, at(0)).left, Duration::ZERO);
     }

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use distlock_backend_kit::OpenFlag;
 use distlock_core::{AcquireRequest, Attempt, Contender, Grant, OwnerId, Result, at_most};
 
-use crate::shared::{NAME, Route, Shared};
+use crate::shared::{NAME, Route, Shared, Way};
 
 /// The longest sleep of a waiter. A waiter that is not first would otherwise not notice that its
 /// name has moved.
@@ -67,8 +67,10 @@ impl RingContender {
 
     /// Whether the name belongs to another member than that of the place.
     fn is_misplaced(&self) -> bool {
-        let route = self.shared.route(&self.request.name);
-        route.is_ok_and(|route| self.place.as_ref().is_none_or(|place| place.at != route.at))
+        match self.shared.way(&self.request.name) {
+            Ok(Way::Open(route)) => self.place.as_ref().is_none_or(|it| it.at != route.at),
+            Ok(Way::Moving(_)) | Err(_) => false,
+        }
     }
 
     fn leave_in_background(&mut self) {
@@ -93,6 +95,14 @@ impl Contender for RingContender {
         if self.place.as_ref().is_none_or(|place| place.at != route.at) {
             self.leave_in_background();
             self.take_place(route).await?;
+            // Those who were in the queue of this member before come first.
+            if self
+                .place
+                .as_ref()
+                .is_some_and(|it| !it.contender.is_first())
+            {
+                return Ok(Attempt::Busy(None));
+            }
         }
         let mut request = self.request.clone();
         request.owner = owner;

@@ -10,13 +10,13 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use distlock_backend_kit::{Drivers, Target};
-use distlock_core::{Clock, Moment, Result, Store};
+use distlock_core::{Clock, HolderLabel, Moment, Result, Store, micros};
 use futures_util::future::join_all;
 
 use crate::{
-    admin::{Opened, Probed, probe},
+    admin::{Opened, Told, probe},
     reads::no_view,
-    view::{Removal, Seen},
+    view::{Removal, Seen, View},
 };
 
 /// The most doublings of the pause before a member is added back.
@@ -85,7 +85,7 @@ impl Watch {
     /// Safe: a change is one step.
     pub async fn look(&mut self) -> Result<Option<WatchChange>> {
         let clock = self.opened.store.clock();
-        let probed = self.probe_all(&*clock).await;
+        let probed = self.probe_all(&*clock).await?;
         let now = clock.now();
         for (member, probed) in &probed {
             let answers = probed.is_some();
@@ -98,8 +98,8 @@ impl Watch {
         let Some(change) = decide(&seen, &probed, &self.health, self.dead_after, now) else {
             return Ok(None);
         };
-        self.make(&change).await?;
-        Ok(Some(change))
+        let is_made = self.make(&seen.view, &change).await?;
+        Ok(is_made.then_some(change))
     }
 
     /// Closes the connections.
@@ -110,28 +110,29 @@ impl Watch {
         self.opened.close().await;
     }
 
-    /// The clock of each member of the configuration that answers, all at one moment.
-    async fn probe_all(&self, clock: &dyn Clock) -> BTreeMap<String, Option<Probed>> {
-        let begun = clock.now();
+    /// What each member of the configuration that answers tells of its clock at one moment.
+    async fn probe_all(&self, clock: &dyn Clock) -> Result<BTreeMap<String, Option<Told>>> {
+        let (label, begun) = (&HolderLabel::new("ring watch")?, clock.now());
         let all = self.opened.members.all().iter().map(|member| async move {
-            let since = clock.now().since(begun);
-            let probed = probe(member, clock).await;
-            let Ok(mut probed) = probed else {
-                return (member.name().to_owned(), None);
-            };
-            let passed = u64::try_from(since.as_micros()).unwrap_or(u64::MAX);
-            probed.clock = probed.clock.map(|clock| clock.saturating_sub(passed));
-            probed.release(member).await;
-            (member.name().to_owned(), Some(probed))
+            let probed = probe(member, clock, label, begun).await.ok();
+            if let Some(probed) = &probed {
+                probed.release(member).await;
+            }
+            (member.name().to_owned(), probed.map(|probed| probed.told))
         });
-        join_all(all).await.into_iter().collect()
+        Ok(join_all(all).await.into_iter().collect())
     }
 
-    async fn make(&self, change: &WatchChange) -> Result<()> {
-        let changed = self.opened.change(|members, removals| match change {
-            WatchChange::Removed { member, .. } => {
-                // Another watch may have been faster.
-                if members.remove(member) {
+    /// Changes the view that the decision was made by, and no other: an operator or another watch
+    /// may have changed the members meanwhile. Returns whether that was done.
+    async fn make(&self, decided: &View, change: &WatchChange) -> Result<bool> {
+        let changed = self.opened.change(|view, members, removals| {
+            if (view.ring, view.number) != (decided.ring, decided.number) {
+                return Ok(None);
+            }
+            match change {
+                WatchChange::Removed { member, .. } => {
+                    members.remove(member);
                     match removals.iter_mut().find(|it| it.member == *member) {
                         Some(removal) => removal.times = removal.times.saturating_add(1),
                         None => removals.push(Removal {
@@ -139,22 +140,22 @@ impl Watch {
                             times: 0,
                         }),
                     }
+                    Ok(None)
                 }
-                Ok(None)
-            }
-            WatchChange::Added { member } => {
-                members.insert(member.clone());
-                Ok(Some(member.clone()))
+                WatchChange::Added { member } => {
+                    members.insert(member.clone());
+                    Ok(Some(member.clone()))
+                }
             }
         });
-        changed.await.map(drop)
+        changed.await
     }
 }
 
 /// The change that follows from what the members have answered, if any.
 fn decide(
     seen: &Seen,
-    probed: &BTreeMap<String, Option<Probed>>,
+    probed: &BTreeMap<String, Option<Told>>,
     health: &BTreeMap<String, (bool, Moment)>,
     dead_after: Duration,
     now: Moment,
@@ -164,9 +165,8 @@ fn decide(
     if !view.confirmed || seen.age_at(now) < pause {
         return None;
     }
-    let of = |member: &String| probed.get(member).and_then(Option::as_ref);
-    let answering = view.members.iter().filter(|member| of(member).is_some());
-    if answering.count() * 2 <= view.members.len() {
+    let answers = |member: &&String| matches!(probed.get(*member), Some(Some(_)));
+    if view.members.iter().filter(answers).count() * 2 <= view.members.len() {
         return None;
     }
     let lasts = |member: &String, wanted: bool| {
@@ -181,13 +181,20 @@ fn decide(
             });
         }
     }
-    let limit = u64::try_from((view.max_lease() / 4).as_micros()).unwrap_or(u64::MAX);
-    let mut clocks: Vec<u64> = view.members.iter().filter_map(|it| of(it)?.clock).collect();
-    clocks.sort_unstable();
+    let limit = micros(view.max_lease() / 4);
+    let clock_of = |member: &String| match probed.get(member) {
+        Some(Some(Told::Clock { earliest, latest })) => Some((*earliest, *latest)),
+        _ => None,
+    };
+    let mut clocks: Vec<_> = view.members.iter().filter_map(clock_of).collect();
+    clocks.sort_unstable_by_key(|(_, latest)| *latest);
     // Of two clocks, nobody knows which is wrong.
     let middle = clocks.get(clocks.len() / 2).filter(|_| clocks.len() > 2);
-    let differs = |member: &String| match (middle, of(member).and_then(|it| it.clock)) {
-        (Some(middle), Some(clock)) => clock.abs_diff(*middle) > limit,
+    // A member that answers late may have had any time in between.
+    let differs = |member: &String| match (middle, clock_of(member)) {
+        (Some((from, to)), Some((earliest, latest))) => {
+            earliest > to.saturating_add(limit) || latest.saturating_add(limit) < *from
+        }
         _ => false,
     };
     if let Some(member) = view.members.iter().find(|member| differs(member)) {
@@ -213,10 +220,15 @@ fn decide(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use distlock_core::ErrorKind;
+    use distlock_memory::MemoryDriver;
+
     use super::*;
-    use crate::view::{
-        View,
-        tests::{read, view_of},
+    use crate::{
+        RingDriver, Terms, add, init, remove,
+        view::tests::{read, view_of},
     };
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -227,8 +239,11 @@ mod tests {
         let now = Moment::from_boot(SECOND * 100);
         let seen = read(view, SECOND * u32::try_from(age).unwrap(), 100, 100);
         let probed = members.iter().map(|(name, clock, _)| {
-            let probed = clock.map(|clock| Probed::of_clock(clock * 1000));
-            ((*name).to_owned(), probed)
+            let told = clock.map(|clock| Told::Clock {
+                earliest: clock * 1000,
+                latest: clock * 1000,
+            });
+            ((*name).to_owned(), told)
         });
         let health = members.iter().map(|(name, clock, since)| {
             let since = Moment::from_boot(SECOND * u32::try_from(*since).unwrap());
@@ -287,6 +302,21 @@ mod tests {
         }
         let two = [("a", Some(9000), 0), ("b", Some(1), 0)];
         assert_eq!(decided(&view_of("ab"), 60, &two), None);
+        // An answer that was late for 2 s may be that of a clock like the others.
+        let seen = read(&view, SECOND * 60, 100, 100);
+        let told = |earliest: u64, latest: u64| {
+            let well = Told::Clock {
+                earliest: 9_000_000,
+                latest: 9_000_000,
+            };
+            let slow = Told::Clock { earliest, latest };
+            let told = [("a", well), ("b", slow), ("c", well)];
+            let probed = told.map(|(name, told)| (name.to_owned(), Some(told)));
+            let now = Moment::from_boot(SECOND * 100);
+            decide(&seen, &probed.into(), &BTreeMap::new(), SECOND * 5, now)
+        };
+        assert_eq!(told(8_500_000, 10_500_000), None);
+        assert!(told(10_500_000, 12_500_000).is_some());
     }
 
     /// Twice the quarantine is 14.28 s.
@@ -309,5 +339,46 @@ mod tests {
         }
         let apart = [("a", Some(9), 0), ("b", Some(9), 0), ("c", None, 0)];
         assert_eq!(decided(&view, 60, &apart), None);
+    }
+
+    /// Between the decision of a watch and its step, others may change the members.
+    #[tokio::test]
+    async fn a_step_that_was_decided_by_another_view_changes_nothing() {
+        const URL: &str = "ring:?records=memory:w&member=a=memory:w-a&member=b=memory:w-b";
+        let drivers = Drivers::new()
+            .with(Arc::new(MemoryDriver))
+            .with(Arc::new(RingDriver));
+        init(URL, &drivers, Terms::default(), true).await.unwrap();
+        let watch = Watch::open(URL, &drivers, SECOND).await.unwrap();
+        let view = async || watch.opened.read().await.unwrap().unwrap().view;
+        let gone = |member: &str| WatchChange::Removed {
+            member: member.to_owned(),
+            reason: "it is gone".to_owned(),
+        };
+        let decided = view().await;
+        remove(URL, &drivers, "b").await.unwrap();
+        assert!(!watch.make(&decided, &gone("a")).await.unwrap());
+        let present = view().await;
+        assert_eq!(present.members, ["a"]);
+        let last = watch.make(&present, &gone("a")).await.unwrap_err();
+        assert_eq!(last.kind(), ErrorKind::InvalidConfig, "{last}");
+        assert_eq!(view().await, present);
+
+        // An operator keeps a member away that a watch has removed.
+        add(URL, &drivers, "b").await.unwrap();
+        assert!(watch.make(&view().await, &gone("b")).await.unwrap());
+        let removed = view().await;
+        assert_eq!(removed.removals.len(), 1);
+        remove(URL, &drivers, "b").await.unwrap();
+        let kept = view().await;
+        assert!(kept.removals.is_empty(), "{kept:?}");
+        let back = WatchChange::Added {
+            member: "b".to_owned(),
+        };
+        assert!(!watch.make(&removed, &back).await.unwrap());
+        assert_eq!(view().await, kept);
+        let again = remove(URL, &drivers, "b").await.unwrap_err();
+        assert!(again.to_string().contains("not active"), "{again}");
+        watch.close().await;
     }
 }

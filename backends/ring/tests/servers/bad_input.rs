@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use distlock_core::{Error, ErrorKind};
+use distlock_harness::servers::redis::RedisServer;
 use distlock_ring::{Terms, add, init, remove};
 
-use crate::common::{SHORT, drivers, open, url_of};
+use crate::common::{SHORT, drivers, lock_server, open, url_of};
 
 async fn refused(url: &str) -> Error {
     let error = open(url).await.unwrap_err();
@@ -31,6 +32,10 @@ async fn wrong_urls_are_refused_by_name() {
         (
             "ring:?records=redis%2Bsentinel://h/p&member=a=memory:a",
             "unsafe_records=true",
+        ),
+        (
+            "ring:?records=distlock://h&member=a=memory:a",
+            "does not tell whether its store may forget",
         ),
         (
             "ring:?records=memory:bad&member=a=zookeeper://h",
@@ -78,19 +83,23 @@ async fn wrong_urls_are_refused_by_name() {
 async fn wrong_steps_of_an_operator_change_nothing() {
     let known = drivers();
     let url = url_of("memory:steps", ["memory:steps-a", "memory:steps-b"]);
+    let validity = "the validity of a view is 200ms to 10s, and not ";
+    let lease = "the longest lease of a ring is 1s to 60s, and not ";
     let wrong_terms = [
-        (Duration::ZERO, SHORT.max_lease),
-        (Duration::from_secs(11), SHORT.max_lease),
-        (SHORT.validity, Duration::from_millis(500)),
-        (SHORT.validity, Duration::from_secs(61)),
+        (Duration::ZERO, SHORT.max_lease, validity, "0ns"),
+        (Duration::from_secs(11), SHORT.max_lease, validity, "11s"),
+        (SHORT.validity, Duration::from_millis(500), lease, "500ms"),
+        (SHORT.validity, Duration::from_secs(61), lease, "61s"),
     ];
-    for (validity, max_lease) in wrong_terms {
+    for (validity, max_lease, limit, given) in wrong_terms {
         let terms = Terms {
             validity,
             max_lease,
         };
         let error = init(url.as_str(), &known, terms, true).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+        let said = error.to_string();
+        assert!(said.contains(&format!("{limit}{given}")), "{said}");
     }
     // Nothing was written so far.
     let made = init(url.as_str(), &known, SHORT, true).await.unwrap();
@@ -131,4 +140,67 @@ async fn two_members_on_one_server_are_refused() {
         error.to_string().contains("server of another member"),
         "{error}"
     );
+}
+
+/// A ring store that may lose the view would let two clients use two views.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_ring_store_that_may_forget_is_refused() {
+    let server = RedisServer::with(&["appendonly no"]).unwrap();
+    let url = url_of(&server.url(), ["memory:forgets"]);
+    let file = tempfile::tempdir().unwrap();
+    let sqlite = format!("sqlite:{}", file.path().join("ring.db").display());
+    let of_one_host = url_of(&sqlite, ["memory:forgets"]);
+    for (url, problem) in [
+        (
+            url.as_str(),
+            "it may forget the view of the ring (persistence): ",
+        ),
+        (of_one_host.as_str(), "it is a file of one host"),
+    ] {
+        let made = init(url, &drivers(), SHORT, true).await.unwrap_err();
+        for error in [made, refused(url).await] {
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+            let said = error.to_string();
+            assert!(said.contains("the ring store"), "{said}");
+            assert!(said.contains(problem), "{said}");
+            assert!(!said.contains(server.password()), "{said}");
+        }
+    }
+    let accepted = format!("{url}&unsafe_records=true");
+    init(accepted.as_str(), &drivers(), SHORT, true)
+        .await
+        .unwrap();
+    open(&accepted).await.unwrap().close().await;
+    // Without the option, the ring does not open even if it exists.
+    refused(&url).await;
+}
+
+/// A guard would otherwise end earlier than its holder asked for, on one member alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_a_member_does_not_grant_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let short = lock_server(folder.path(), "short", Duration::from_secs(5)).await;
+    let url = url_of("memory:longest", ["memory:longest-a", &short]);
+    let terms = |seconds| Terms {
+        max_lease: Duration::from_secs(seconds),
+        ..SHORT
+    };
+    let known = drivers();
+    let refused = init(url.as_str(), &known, terms(6), true)
+        .await
+        .unwrap_err();
+    let alone = url_of("memory:longest", ["memory:longest-a"]);
+    init(alone.as_str(), &known, terms(6), true).await.unwrap();
+    let not_added = add(url.as_str(), &known, "b").await.unwrap_err();
+    for error in [refused, not_added] {
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+        let said = error.to_string();
+        assert!(said.contains("member \"b\""), "{said}");
+        let says = "the longest lease of the ring is 6s, and this member grants 5s at most";
+        assert!(said.contains(says), "{said}");
+    }
+    let fitting = url_of("memory:fitting", ["memory:fitting-a", &short]);
+    init(fitting.as_str(), &known, terms(5), true)
+        .await
+        .unwrap();
 }

@@ -1,14 +1,16 @@
 //! Opens rings.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use distlock_backend_kit::{Drivers, percent_encode};
-use distlock_core::{Result, Store};
+use distlock_core::{Result, Store, SystemClock};
 use distlock_harness::servers::redis::RedisServer;
 use distlock_memory::MemoryDriver;
 use distlock_redis::RedisDriver;
 use distlock_remote::RemoteDriver;
 use distlock_ring::{RingDriver, Terms};
+use distlock_server::{LockServer, ServerConfig, StateOptions};
+use distlock_sql::{ServerDriver, SqliteDriver};
 
 /// A quarantine of 1.25 s.
 pub(crate) const SHORT: Terms = Terms {
@@ -22,6 +24,8 @@ pub(crate) fn drivers() -> Drivers {
         .with(Arc::new(MemoryDriver))
         .with(Arc::new(RedisDriver))
         .with(Arc::new(RemoteDriver))
+        .with(Arc::new(ServerDriver::Postgres))
+        .with(Arc::new(SqliteDriver))
         .with(Arc::new(RingDriver))
 }
 
@@ -45,6 +49,23 @@ pub(crate) fn redis_servers(count: usize) -> Vec<RedisServer> {
 pub(crate) fn url_of_servers(servers: &[RedisServer]) -> String {
     let urls: Vec<_> = servers.iter().map(RedisServer::url).collect();
     url_of(&urls[0], urls.iter().map(String::as_str))
+}
+
+/// Starts a lock server in memory, as the article's, and returns its URL.
+pub(crate) async fn lock_server(folder: &Path, name: &str, max_lease: Duration) -> String {
+    let state = StateOptions {
+        path: folder.join(format!("{name}.state")),
+        is_new: true,
+    };
+    let mut config = ServerConfig::default();
+    config.listen = Some("127.0.0.1:0".to_owned());
+    config.max_lease = max_lease;
+    let records = open(&format!("memory:{name}")).await.unwrap().records();
+    let starting = LockServer::start_in_memory(config, state, records, Arc::new(SystemClock));
+    let server = starting.await.unwrap();
+    let url = server.url().to_owned();
+    tokio::spawn(server.run(std::future::pending()));
+    url
 }
 
 pub(crate) async fn open(url: &str) -> Result<Store> {

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use distlock_core::{Clock as _, SystemClock, at_most};
+use distlock_harness::servers::redis::RedisServer;
 use distlock_ring::{Watch, WatchChange, init, show};
 
-use crate::common::{SHORT, drivers, redis_servers, url_of_servers};
+use crate::common::{SHORT, drivers, open, redis_servers, url_of, url_of_servers};
 
 /// Looks until the watch has changed something.
 async fn next_change(watch: &mut Watch) -> WatchChange {
@@ -56,4 +57,46 @@ async fn the_watch_removes_a_dead_member_and_adds_it_back() {
     assert_eq!(added, WatchChange::Added { member });
     assert_eq!(active().await, "abc");
     watch.close().await;
+}
+
+/// The clock of a member is an hour ahead, and so are its tokens. The watch removes it, and the
+/// tokens of its names rise none the less.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_watch_removes_a_fast_clock_and_no_token_falls() {
+    let servers = redis_servers(2);
+    let fast = RedisServer::with_clock().unwrap();
+    fast.put_clock_forward(Duration::from_secs(3600)).unwrap();
+    let urls = [servers[0].url(), fast.url(), servers[1].url()];
+    let url = url_of(&urls[0], urls.iter().map(String::as_str));
+    init(url.as_str(), &drivers(), SHORT, true).await.unwrap();
+    let store = open(&url).await.unwrap();
+    let locker = store.locker();
+    let take = async |name: &String| {
+        let lock = locker.lock(name).wait(Duration::from_secs(20));
+        let guard = lock.acquire().await.unwrap();
+        let token = guard.token();
+        assert!(guard.release().await.is_clean());
+        token
+    };
+    let names: Vec<_> = (0..12).map(|number| format!("n{number}")).collect();
+    let mut before = Vec::new();
+    for name in &names {
+        before.push(take(name).await);
+    }
+    let dead_after = Duration::from_secs(5);
+    let known = drivers();
+    let watch = Watch::open(url.as_str(), &known, dead_after).await;
+    let mut watch = watch.unwrap();
+    let removed = next_change(&mut watch).await;
+    let WatchChange::Removed { member, reason, .. } = removed else {
+        panic!("{removed:?}");
+    };
+    assert_eq!(member, "b");
+    assert!(reason.contains("its clock differs"), "{reason}");
+    watch.close().await;
+    for (name, before) in names.iter().zip(before) {
+        let (first, second) = (take(name).await, take(name).await);
+        assert!(first > before && second > first, "{name}: a token fell");
+    }
+    store.close().await;
 }

@@ -62,7 +62,10 @@ impl HashMod {
     async fn server_of(&self, name: &str) -> Result<Option<&Arc<RedisLink>>> {
         let opening = || async { distlock::open(self.list_url.as_str()).await };
         let list = self.list.get_or_try_init(opening).await?;
-        let entry = list.records().get(&RecordKey::new("ring")?).await?;
+        let entry = list
+            .records()
+            .get(&RecordKey::new("distlock-ring")?)
+            .await?;
         let list: ServerList = serde_json::from_slice(&entry.context("a list")?.value)?;
         let mut hasher = DefaultHasher::new();
         name.hash(&mut hasher);

@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::kinds::StoreBug;
 
 /// The record with the view.
-const VIEW: &str = "ring";
+const VIEW: &str = "distlock-ring";
 
 /// Time for which a client uses a view: longer than any quarantine of a run.
 const FAR_TOO_LONG: Duration = Duration::from_secs(4);
