@@ -2,7 +2,7 @@
 
 use crate::support::Home;
 
-const COMMANDS: [&[&str]; 44] = [
+const COMMANDS: [&[&str]; 45] = [
     &[],
     &["demo"],
     &["demo", "recipes"],
@@ -43,6 +43,7 @@ const COMMANDS: [&[&str]; 44] = [
     &["ring", "show"],
     &["ring", "add"],
     &["ring", "remove"],
+    &["ring", "reset"],
     &["ring", "watch"],
     &["completions"],
     &["man"],

@@ -1,7 +1,7 @@
-//! The tool over a ring of Redis servers: the steps of an operator, and the exit codes for wrong
-//! members.
+//! The tool over a ring of Redis servers: the steps of an operator, a watch, and the exit codes for
+//! wrong stores.
 
-use distlock_harness::{eventually, servers::redis::RedisServer};
+use distlock_harness::{Process, Signal, eventually, servers::redis::RedisServer};
 use serde_json::Value;
 
 use crate::support::{Finished, Home, SOON, finish};
@@ -33,7 +33,7 @@ fn an_operator_makes_a_ring_and_changes_its_members() {
     let url = url_of(&servers);
     let without = run(&home, &url, &["run", "job", "-n", "--", "true"]);
     without.assert_failed(78, "`distlock ring init`");
-    let init = ["ring", "init", "--new", "--max-lease", "1s", "--validity"];
+    let init = ["ring", "init", "--new", "--max-lease", "4s", "--validity"];
     let made = run(&home, &url, &[&init[..], &["500ms"]].concat());
     assert_eq!(made.code, 0, "{made:?}");
     assert_eq!(made.stdout.matches(" yes").count(), 3, "{made:?}");
@@ -54,7 +54,7 @@ fn an_operator_makes_a_ring_and_changes_its_members() {
         serde_json::json!(["a", "b", "c"])
     );
     assert_eq!(changed["members"][1]["active"], false);
-    // Each name can be locked when the quarantine of 1.55 s is over.
+    // Each name can be locked when the quarantine of 4.6 s is over.
     for number in 0..6 {
         let name = format!("job-{number}");
         let ran = run(&home, &url, &["run", &name, "--wait", "10s", "--", "true"]);
@@ -65,6 +65,12 @@ fn an_operator_makes_a_ring_and_changes_its_members() {
         show["pending"] == serde_json::json!([])
     })
     .unwrap();
+    let told = run(&home, &url, &["inspect", "order:42"]);
+    // With b away, c has the next higher hash of this name.
+    assert_eq!(
+        told.stdout, "order:42: free\n  member of the ring: c\n",
+        "{told:?}"
+    );
     for (args, says) in [
         (["ring", "remove", "b"], "\"b\" is not active"),
         (["ring", "add", "c"], "\"c\" is active already"),
@@ -75,6 +81,14 @@ fn an_operator_makes_a_ring_and_changes_its_members() {
         assert_ne!(refused.code, 0, "{refused:?}");
         assert!(refused.stderr.contains(says), "{refused:?}");
     }
+    servers[1].restart().unwrap();
+    eventually("the server is back", SOON, || {
+        run(&home, &url, &["ring", "add", "b"]).code == 0
+    })
+    .unwrap();
+    let moves = shown(&run(&home, &url, &["inspect", "order:42", "--json"]));
+    assert_eq!(moves["member"], "b");
+    assert!(moves["free_in_ms"].as_u64() > Some(0), "{moves}");
 }
 
 #[test]
@@ -85,8 +99,40 @@ fn another_store_is_no_ring() {
         let other = run(&home, "redis://:hunter2@h", &args);
         other.assert_failed(78, "the store is no ring");
         assert!(!other.stderr.contains("hunter2"), "{other:?}");
-        let wrong = run(&home, "ring:?records=redis://:hunter2@h", &args);
+        let wrong = run(&home, "ring:?records=redis://:hunter2@localhost", &args);
         wrong.assert_failed(78, "at least one member");
         assert!(!wrong.stderr.contains("hunter2"), "{wrong:?}");
     }
+}
+
+#[test]
+fn a_watch_removes_a_dead_member_and_ends_its_term_on_a_signal() {
+    let home = Home::new();
+    let mut servers: Vec<_> = (0..3).map(|_| RedisServer::start().unwrap()).collect();
+    let url = url_of(&servers);
+    let init = ["ring", "init", "--new", "--max-lease", "1s", "--validity"];
+    let made = run(&home, &url, &[&init[..], &["500ms"]].concat());
+    assert_eq!(made.code, 0, "{made:?}");
+    let start = || {
+        let mut command = home.bare(["ring", "watch", "--dead-after", "1s"]);
+        Process::spawn(command.env("DISTLOCK_BACKEND", &url)).unwrap()
+    };
+    let mut first = start();
+    let says = |watch: &Process, text: &str| {
+        watch
+            .wait_for_line(SOON, |line| line.contains(text))
+            .unwrap()
+    };
+    says(&first, "watches the members");
+    let mut second = start();
+    servers[1].kill();
+    says(&first, "removed b: it has not answered for 1s");
+    // The next one leads at once, and knows that the member is away.
+    first.signal(Signal::TERM).unwrap();
+    assert_eq!(first.wait(SOON).unwrap().code(), Some(143));
+    says(&second, "watches the members");
+    let show = shown(&run(&home, &url, &["ring", "show", "--json"]));
+    assert_eq!(show["members"][1]["active"], false);
+    second.signal(Signal::TERM).unwrap();
+    assert_eq!(second.wait(SOON).unwrap().code(), Some(143));
 }

@@ -3,10 +3,12 @@
 use std::ffi::OsString;
 
 use clap::Args;
+use distlock::ring::NamePlace;
 use distlock_recipes::shared;
 use serde::Serialize;
 
 use crate::{
+    commands::ring,
     context::{Context, Sharing},
     exit::{Outcome, code},
     output::{self, LockJson, describe_holder},
@@ -34,6 +36,8 @@ JSON fields:
   kind is lock; shared, if there are any, lists the lock of readers and
   writers (kind rw) and the semaphore of this name: state, token, capacity,
   free, holders (mode, indices, holder, meta, gone);
+  member names the member of a ring that has the name, and free_in_ms is the
+  rest of the quarantine of a name that moves;
   waiters counts the processes in the store's queue; queue names the first of
   them: position (1 = the next one), holder, meta (ZooKeeper only)";
 
@@ -47,11 +51,13 @@ impl Inspect {
             (Ok(_), false) => found_or_warned(shared::inspect(&store, name.as_str()).await),
             _ => Vec::new(),
         };
+        let place = ring::place_of(context, &name).await;
         store.close().await;
-        let info = info?;
+        let (info, place) = (info?, place?);
         if context.wants_json() {
             output::print_json(&InspectJson {
                 lock: LockJson::from(&info),
+                place: place.as_ref().map(PlaceJson::from),
                 shared: found.iter().map(SharedJson::from).collect(),
             })?;
             return Ok(code::OK);
@@ -62,6 +68,15 @@ impl Inspect {
         match &info.held {
             Some(held) => output::print_line(format!("{shown}: {}", describe_holder(held)))?,
             None => output::print_line(format!("{shown}: free"))?,
+        }
+        if let Some(place) = &place {
+            let moves = if place.left.is_zero() {
+                String::new()
+            } else {
+                let left = place.left.as_secs() + 1;
+                format!(", to which it moves: it can be locked in {left} s")
+            };
+            output::print_line(format!("  member of the ring: {}{moves}", place.member))?;
         }
         if let Some(meta) = info.held.as_ref().and_then(|held| held.meta.as_deref()) {
             output::print_line(format!("  meta: {}", meta.escape_debug()))?;
@@ -98,6 +113,24 @@ impl Inspect {
 struct InspectJson<'a> {
     #[serde(flatten)]
     lock: LockJson<'a>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    place: Option<PlaceJson<'a>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     shared: Vec<SharedJson<'a>>,
+}
+
+/// Where a name of a ring belongs.
+#[derive(Serialize)]
+struct PlaceJson<'a> {
+    member: &'a str,
+    free_in_ms: u64,
+}
+
+impl<'a> From<&'a NamePlace> for PlaceJson<'a> {
+    fn from(place: &'a NamePlace) -> Self {
+        Self {
+            member: &place.member,
+            free_in_ms: output::whole_millis(place.left),
+        }
+    }
 }

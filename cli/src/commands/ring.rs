@@ -5,9 +5,9 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use comfy_table::{ContentArrangement, Table, presets};
 use distlock::{
-    Clock as _, HolderLabel, SystemClock, Target,
+    Clock as _, HolderLabel, LockName, SystemClock, Target,
     backend::Drivers,
-    ring::{self, RingReport, Terms, WatchChange},
+    ring::{self, NamePlace, RingReport, Terms, WatchChange},
 };
 use distlock_recipes::election::{Election, Led};
 use serde_json::json;
@@ -21,7 +21,7 @@ use crate::{
     values,
 };
 
-/// Make a ring of stores, see its members, add, remove and watch them.
+/// Make a ring of stores, see, change and watch its members.
 #[derive(Args, Debug)]
 pub(crate) struct Ring {
     #[command(subcommand)]
@@ -34,6 +34,7 @@ enum Step {
     Show(Show),
     Add(Add),
     Remove(Remove),
+    Reset(Reset),
     Watch(Watch),
 }
 
@@ -108,7 +109,8 @@ Examples:
 /// Remove a member from the ring, whether it answers or not.
 ///
 /// Its names move to the others, and cannot be locked for the longest lease and the validity of a
-/// view. A member that is removed although it works harms nobody.
+/// view. A member that is removed although it works harms nobody. A member that the watch has
+/// removed is not added back any more.
 #[derive(Args, Debug)]
 #[command(after_help = REMOVE_EXAMPLES)]
 struct Remove {
@@ -120,6 +122,19 @@ struct Remove {
 const REMOVE_EXAMPLES: &str = "\
 Examples:
   distlock ring remove c";
+
+/// Replace a view that was restored from a backup.
+///
+/// The backup may have an earlier list of the members than clients have used. No lock is granted
+/// for 71 s, because locks of the view that was lost may still be held. Members and times stay as
+/// in the backup.
+#[derive(Args, Debug)]
+#[command(after_help = RESET_EXAMPLES)]
+struct Reset {}
+
+const RESET_EXAMPLES: &str = "\
+Examples:
+  distlock ring reset     # before clients reach a ring store that was restored";
 
 /// Remove members that do not answer, and add them back when they are well.
 ///
@@ -145,6 +160,9 @@ Examples:
   distlock ring watch
   distlock ring watch --dead-after 10s";
 
+/// The election of the watches, at the ring store, beside those of the ring's users.
+const ELECTION: &str = "distlock-ring";
+
 /// The time for which nobody watches after a watch has died.
 const WATCH_TTL: Duration = Duration::from_secs(15);
 
@@ -157,7 +175,7 @@ impl Watch {
         let mut signals = Signals::catch()?;
         let mut watch = ring::Watch::open(target, known, self.dead_after).await?;
         let holder = HolderLabel::of_this_process();
-        let election = Election::new(watch.ring_store(), "ring", holder.as_str())?.ttl(WATCH_TTL);
+        let election = Election::new(watch.ring_store(), ELECTION, holder.as_str())?.ttl(WATCH_TTL);
         let outcome = loop {
             let led = tokio::select! {
                 led = election.run_while_leader(|_| look_on(&mut watch)) => led,
@@ -230,11 +248,22 @@ impl Ring {
             Step::Show(Show {}) => ring::show(target, known).await?,
             Step::Add(Add { member }) => ring::add(target, known, &member).await?,
             Step::Remove(Remove { member }) => ring::remove(target, known, &member).await?,
+            Step::Reset(Reset {}) => ring::reset(target, known).await?,
             Step::Watch(watch) => return watch.execute(target, known).await,
         };
         print(&report, context.wants_json())?;
         Ok(code::OK)
     }
+}
+
+/// Where a name of the ring belongs; `None` if the store of this call is no ring.
+pub(crate) async fn place_of(context: &Context, name: &LockName) -> Outcome<Option<NamePlace>> {
+    let target = context.target(Sharing::Required)?;
+    if target.scheme().as_deref() != Some("ring") {
+        return Ok(None);
+    }
+    let registry = drivers::registry();
+    Ok(Some(ring::locate(target, registry.drivers(), name).await?))
 }
 
 fn print(report: &RingReport, as_json: bool) -> Outcome<()> {
