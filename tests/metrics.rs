@@ -1,5 +1,6 @@
 //! Tests that a program describes to its recorder exactly the metrics that docs/metrics.md lists,
-//! and that the metric of requests has the count of each store.
+//! that the metric of requests has the count of each store, and that the metrics of a ring follow a
+//! change of its members.
 
 use std::{
     collections::BTreeSet,
@@ -7,17 +8,21 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use distlock::{
     backend::sync::Mutex,
-    ring::{Terms, init},
+    ring::{self, Terms},
 };
-use distlock_harness::servers::{
-    mysql::{MySqlServer, Product},
-    postgres::PostgresServer,
-    redis::RedisServer,
-    zookeeper::ZooKeeper,
+use distlock_harness::{
+    eventually_async,
+    servers::{
+        mysql::{MySqlServer, Product},
+        postgres::PostgresServer,
+        redis::RedisServer,
+        zookeeper::ZooKeeper,
+    },
 };
 use distlock_recipes::{
     Periodic,
@@ -27,18 +32,35 @@ use distlock_recipes::{
     shared::RwLock,
     unread::OptimisticCounters,
 };
-use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
+use metrics::{
+    Counter, Gauge, Histogram, Key, KeyName, Label, Metadata, Recorder, SharedString, Unit,
+};
 
 const PAGE: &str = include_str!("../docs/metrics.md");
+
+const SOON: Duration = Duration::from_secs(20);
 
 type Count = Arc<AtomicU64>;
 
 /// A recorder that keeps the name of every metric that got a help text, and the value of every
-/// counter.
+/// counter and gauge.
 #[derive(Clone, Default)]
 struct Recorded {
     described: Arc<Mutex<BTreeSet<String>>>,
     counters: Arc<Mutex<Vec<(Key, Count)>>>,
+    /// A gauge has the bits of its value.
+    gauges: Arc<Mutex<Vec<(Key, Count)>>>,
+}
+
+/// The value of a metric, which is new if nobody has asked for it yet.
+fn value_of(values: &Mutex<Vec<(Key, Count)>>, key: &Key) -> Count {
+    let mut values = values.lock();
+    if let Some((_, value)) = values.iter().find(|(known, _)| known == key) {
+        return Arc::clone(value);
+    }
+    let value = Count::default();
+    values.push((key.clone(), Arc::clone(&value)));
+    value
 }
 
 impl Recorded {
@@ -77,17 +99,11 @@ impl Recorder for Recorded {
     }
 
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        let mut counters = self.counters.lock();
-        if let Some((_, count)) = counters.iter().find(|(known, _)| known == key) {
-            return Counter::from_arc(Arc::clone(count));
-        }
-        let count = Arc::default();
-        counters.push((key.clone(), Arc::clone(&count)));
-        Counter::from_arc(count)
+        Counter::from_arc(value_of(&self.counters, key))
     }
 
-    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
-        Gauge::noop()
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(value_of(&self.gauges, key))
     }
 
     fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
@@ -109,11 +125,7 @@ async fn every_metric_of_the_page_has_a_help_text_and_requests_are_counted() {
     let _cache = CacheGuard::new(&store, MemoryCache::new(1), Settings::default()).unwrap();
     let _unread = OptimisticCounters::new(&store);
     let _shared = RwLock::new(&store, "shared").unwrap();
-    let ring = "ring:?records=memory:metrics&member=a=memory:metrics-a";
-    let drivers = distlock::Registry::builtin();
-    let made = init(ring, drivers.drivers(), Terms::default(), true).await;
-    made.unwrap();
-    let _ring = drivers.open(ring).await.unwrap();
+    follow_a_ring(&recorded).await;
 
     let rows = PAGE
         .lines()
@@ -132,6 +144,51 @@ async fn every_metric_of_the_page_has_a_help_text_and_requests_are_counted() {
     for url in [redis.url(), at_zookeeper, postgres.url(), mysql.url()] {
         count_requests(&recorded, distlock::open(url).await.unwrap()).await;
     }
+}
+
+/// Checks the metrics of a ring while a member is removed.
+async fn follow_a_ring(recorded: &Recorded) {
+    const URL: &str = "ring:?records=memory:metrics&member=a=memory:metrics-a&\
+                       member=b=memory:metrics-b";
+    let gauge = |name: &'static str| {
+        let value = value_of(&recorded.gauges, &Key::from_name(name));
+        f64::from_bits(value.load(Ordering::Relaxed))
+    };
+    let moving = || {
+        let labels = vec![Label::new("reason", "moving")];
+        let key = Key::from_parts("distlock_ring_refused_total", labels);
+        value_of(&recorded.counters, &key).load(Ordering::Relaxed)
+    };
+    let registry = distlock::Registry::builtin();
+    let drivers = registry.drivers();
+    let terms = Terms {
+        validity: Duration::from_millis(300),
+        max_lease: Duration::from_secs(1),
+    };
+    let made = ring::init(URL, drivers, terms, true).await.unwrap();
+    let store = registry.open(URL).await.unwrap();
+    let number = made.number as f64;
+    assert_eq!(gauge("distlock_ring_view"), number);
+    assert_eq!(gauge("distlock_ring_members"), 2.0);
+    assert_eq!((gauge("distlock_ring_pending"), moving()), (0.0, 0));
+    ring::remove(URL, drivers, "b").await.unwrap();
+    let followed = eventually_async("the gauges follow", SOON, || async {
+        let followed = gauge("distlock_ring_members") == 1.0
+            && gauge("distlock_ring_pending") == 1.0
+            && gauge("distlock_ring_view") > number;
+        followed.then_some(())
+    });
+    followed.await.unwrap();
+    for name in 0..20 {
+        let _ = store.locker().lock(format!("n{name}")).try_acquire().await;
+    }
+    let refused = moving();
+    assert!((1..=20).contains(&refused), "{refused} of 20 names move");
+    let over = eventually_async("the quarantine is over", SOON, || async {
+        (gauge("distlock_ring_pending") == 0.0).then_some(())
+    });
+    over.await.unwrap();
+    store.close().await;
 }
 
 /// Checks that the metric has counted each request of this store, the only one of its backend.
