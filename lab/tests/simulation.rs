@@ -41,25 +41,44 @@ fn every_promise_of_a_quorum_is_kept_on_fixed_seeds() {
     ]));
 }
 
+/// The output says how often the members have changed, so a run without changes is no success.
+#[test]
+fn every_promise_of_a_ring_is_kept_on_fixed_seeds() {
+    let said = assert_good(&simulate(&[
+        "--parts", "ring", "--seeds", "20", "--seed", FIXED,
+    ]));
+    let changes = said
+        .lines()
+        .find(|it| it.contains("changes of the members"));
+    let number = changes.and_then(|it| it.split(' ').next()?.parse().ok());
+    assert!(number > Some(100), "{said}");
+}
+
 #[test]
 fn every_promise_is_kept_on_fresh_seeds() {
-    assert_good(&simulate(&["--seeds", "50"]));
+    let others = "engine,batcher,quorum";
+    assert_good(&simulate(&["--parts", others, "--seeds", "50"]));
+    assert_good(&simulate(&["--parts", "ring", "--seeds", "10"]));
 }
 
 #[test]
 fn planted_bugs_are_caught() {
     let said = assert_good(&simulate(&["--planted", "--seed", FIXED]));
     let caught = said.lines().filter(|it| it.starts_with("caught")).count();
-    assert!(caught >= 25, "{said}");
+    assert!(caught >= 33, "{said}");
 }
 
 /// Another process has other hash keys for its tables, and must still make the same history.
 #[test]
 fn another_process_makes_the_same_history() {
-    let history = || {
-        let said = assert_good(&simulate(&["--seeds", "20", "--seed", FIXED]));
+    let history = |parts, seeds| {
+        let said = assert_good(&simulate(&[
+            "--parts", parts, "--seeds", seeds, "--seed", FIXED,
+        ]));
         let line = said.lines().find(|it| it.starts_with("trace "));
         line.unwrap().to_owned()
     };
-    assert_eq!(history(), history());
+    for (parts, seeds) in [("engine,batcher,quorum", "20"), ("ring", "5")] {
+        assert_eq!(history(parts, seeds), history(parts, seeds), "{parts}");
+    }
 }

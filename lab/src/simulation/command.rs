@@ -17,21 +17,23 @@ use distlock::{Clock as _, SystemClock};
 use super::{
     planted_bugs::{EngineBug, Variant},
     promise::SeedResult,
-    run::{run_batcher_seed, run_quorum_seed, run_seed},
+    run::{run_batcher_seed, run_quorum_seed, run_ring_seed, run_seed},
 };
 use crate::report::{self, PlantedBugResult, PlantedBugs, SimulationFigures};
 
 /// Run the engine in simulated time, one seed after another.
 ///
 /// Each seed is a few processes that compete for locks of the in-memory store, over a network that
-/// loses, delays and repeats requests; a batcher alone; and such processes that compete for a lock
-/// of a quorum, whose members forget. All promises are checked after every
-/// step. Exit code 1 means that a promise was broken; the command that repeats the run is printed.
+/// loses, delays and repeats requests; a batcher alone; such processes that compete for a lock of a
+/// quorum, whose members forget; and for a lock of a ring, whose members change. All promises are
+/// checked after every step. Exit code 1 means that a promise was broken; the command that repeats
+/// the run is printed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   distlock-lab simulate
   distlock-lab simulate --seeds 10000
   distlock-lab simulate --seeds 1 --seed 7 --trace
+  distlock-lab simulate --parts ring --seeds 1000
   distlock-lab simulate --planted")]
 pub(crate) struct SimulateOptions {
     /// Number of seeds to run
@@ -40,14 +42,19 @@ pub(crate) struct SimulateOptions {
     /// The first seed (default: drawn, and printed)
     #[arg(long, value_name = "S")]
     seed: Option<u64>,
-    /// The parts to run: the engine on one store, the batcher alone, and the engine on a quorum of
-    /// stores
+    /// The parts to run: the engine on one store, the batcher alone, and the engine on a quorum and
+    /// on a ring of stores
     #[arg(
         long,
         value_enum,
         value_delimiter = ',',
         value_name = "PARTS",
-        default_values_t = [SimulatedPart::Engine, SimulatedPart::Batcher, SimulatedPart::Quorum]
+        default_values_t = [
+            SimulatedPart::Engine,
+            SimulatedPart::Batcher,
+            SimulatedPart::Quorum,
+            SimulatedPart::Ring,
+        ]
     )]
     parts: Vec<SimulatedPart>,
     /// Plant each known bug, and check that it is found
@@ -76,6 +83,7 @@ enum SimulatedPart {
     Engine,
     Batcher,
     Quorum,
+    Ring,
 }
 
 impl SimulatedPart {
@@ -84,6 +92,7 @@ impl SimulatedPart {
             Self::Engine => run_seed,
             Self::Batcher => run_batcher_seed,
             Self::Quorum => run_quorum_seed,
+            Self::Ring => run_ring_seed,
         };
         run(seed, Variant::Honest, trace)
     }
@@ -120,6 +129,8 @@ struct Totals {
     steps: AtomicU64,
     /// The sum of the hashes of all traces, which does not depend on their order.
     hash: AtomicU64,
+    changes: AtomicU64,
+    moves: AtomicU64,
 }
 
 /// Runs all seeds without a planted bug, prints the result, and writes the result to the report if
@@ -130,7 +141,10 @@ fn run_seeds(simulate: &SimulateOptions, first: u64) -> Result<bool> {
     let sum = Totals::default();
     let failed = run_all(range, &simulate.parts, simulate.trace, &sum)?;
     let took = SystemClock.now().since(begun).as_secs_f64();
-    let Totals { seeds, steps, hash } = sum;
+    let (changes, moves) = (sum.changes.into_inner(), sum.moves.into_inner());
+    let Totals {
+        seeds, steps, hash, ..
+    } = sum;
     let (seeds, steps, hash) = (seeds.into_inner(), steps.into_inner(), hash.into_inner());
     #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
     let a_minute = seeds as f64 * 60.0 / took.max(0.001);
@@ -146,6 +160,12 @@ fn run_seeds(simulate: &SimulateOptions, first: u64) -> Result<bool> {
         "{seeds} seeds from {first}, {steps} steps in {took:.1} s, {a_minute:.0} seeds a minute: \
          {verdict}"
     ))?;
+    if changes > 0 {
+        print_line(&format!(
+            "{changes} changes of the members of a ring; {moves} times, the member that granted a \
+             lock was another one than before"
+        ))?;
+    }
     if let Some(folder) = &simulate.out {
         let broken = failed
             .as_ref()
@@ -191,6 +211,8 @@ fn run_all(
                 let outcome = part.run(seed, trace)?;
                 sum.steps.fetch_add(outcome.steps, Ordering::Relaxed);
                 sum.hash.fetch_add(outcome.hash, Ordering::Relaxed);
+                sum.changes.fetch_add(outcome.changes, Ordering::Relaxed);
+                sum.moves.fetch_add(outcome.moves, Ordering::Relaxed);
                 if outcome.broken.is_some() {
                     next.store(range.end, Ordering::Relaxed);
                     return Ok(Some((seed, outcome)));
@@ -275,6 +297,8 @@ fn run_planted(simulate: &SimulateOptions, seed: u64) -> Result<bool> {
 fn find_bug_and_judge_twins(bug: EngineBug, first: u64, trace: bool) -> Result<PlantedBugResult> {
     let store = if bug.is_in_the_quorum() {
         "quorum"
+    } else if bug.is_in_the_ring() {
+        "ring"
     } else {
         "memory"
     };

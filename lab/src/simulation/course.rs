@@ -7,8 +7,8 @@ use fastrand::Rng;
 use super::{
     executor::Owner,
     promise::SimulationPromise,
-    quorum,
-    setting::{LONGEST_TTL, QuorumSetting, REQUEST_TIMEOUT},
+    quorum, ring,
+    setting::{LONGEST_TTL, QuorumSetting, REQUEST_TIMEOUT, RingSetting},
     trace::About,
     worker,
     world::{Outages, SimulationPhase, World},
@@ -19,6 +19,8 @@ use super::{
 const ROLL_CALL_TIMEOUT: Duration = Duration::from_secs(6 + 3 + 5 + 4);
 /// Time-out for the move of a quorum after the last fault.
 const MOVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time-out for the last change of the members of a ring, after the last fault.
+const CHANGE_TIMEOUT: Duration = Duration::from_secs(25);
 /// Time-out for the turns without faults.
 const CALM_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time that background work gets after the last turn.
@@ -36,6 +38,11 @@ pub(super) async fn run_course(world: Arc<World>) {
         }
         (0..world.setting.processes).for_each(|_| worker::start_process(&world));
     }
+    if let Some(ring) = &world.setting.ring {
+        ring::make(&world, ring).await;
+        (0..world.setting.processes).for_each(|_| worker::start_process(&world));
+        ring::start_changes(&world, ring);
+    }
     run_fault_phase(&world).await;
     if world
         .setting
@@ -49,12 +56,22 @@ pub(super) async fn run_course(world: Arc<World>) {
             replace_process(&world, process);
         }
     }
+    if world.setting.ring.is_some() {
+        wait_until(&world, CHANGE_TIMEOUT, |world| {
+            world.counts.lock().changing == 0
+        })
+        .await;
+        world.time.sleep(ring::late_writes()).await;
+    }
     let healed = world.now();
     world.phase.send_replace(SimulationPhase::RollCall);
     let tasks = living_tasks(&world);
     let silence = world.setting.quorum.as_ref().map(QuorumSetting::silence);
     // A member that has forgotten may be noticed late.
-    let at_most = ROLL_CALL_TIMEOUT + silence.unwrap_or_default() * 2;
+    // A name of a ring may have moved at last.
+    let moving = world.setting.ring.as_ref().map(RingSetting::bound);
+    let moving = moving.unwrap_or_default() * 2;
+    let at_most = ROLL_CALL_TIMEOUT + silence.unwrap_or_default() * 2 + moving;
     let all_here = wait_until(&world, at_most, |world| {
         world.counts.lock().present == tasks
     })
@@ -62,7 +79,7 @@ pub(super) async fn run_course(world: Arc<World>) {
     if !all_here {
         return record_stuck_tasks(&world, "after the last fault");
     }
-    let calm = healed + REQUEST_TIMEOUT + LONGEST_TTL + Duration::from_secs(1);
+    let calm = healed + REQUEST_TIMEOUT + LONGEST_TTL + Duration::from_secs(1) + moving;
     world.time.sleep(calm.saturating_sub(world.now())).await;
     world.judge.lock().start_calm(world.now());
     add_trace_line(&world, "calm");
@@ -177,6 +194,13 @@ fn inject_fault(world: &Arc<World>) {
             (setting.outages, cut_store_off),
         ]);
     }
+    if setting.ring.is_some() {
+        kinds.extend([
+            (setting.cuts, cut_link as InjectFault),
+            (setting.cuts, keep_on_old_view),
+            (setting.outages, cut_store_off),
+        ]);
+    }
     let (wanted, inject) = kinds[world.draw(|random| random.usize(0..kinds.len()))];
     if wanted {
         inject(world);
@@ -259,13 +283,22 @@ fn cut_process_off(world: &Arc<World>) {
 
 /// Cuts a random process off from one store for a while.
 fn cut_link(world: &Arc<World>) {
+    cut_link_to(
+        world,
+        world.draw(|random| random.usize(0..world.stores.len())),
+    );
+}
+
+/// Cuts a random process off from the ring store for a while.
+fn keep_on_old_view(world: &Arc<World>) {
+    cut_link_to(world, world.stores.len() - 1);
+}
+
+fn cut_link_to(world: &Arc<World>, store: usize) {
     let Some(process) = random_process(world) else {
         return;
     };
-    let link = (
-        process,
-        world.draw(|random| random.usize(0..world.stores.len())),
-    );
+    let link = (process, store);
     let about = About {
         store: Some(link.1),
         ..About::default()

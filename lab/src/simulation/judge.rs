@@ -44,8 +44,12 @@ pub(super) struct Judge {
     store_orders: bool,
     /// The last error of a call, or of a process that starts.
     last_error: String,
-    /// The number of members that are a majority, if the locks are in a quorum.
+    /// The number of members that are a majority, if the locks are in a quorum; 1 in a ring.
     majority: Option<usize>,
+    /// The validity of a view and the longest lease together, if the locks are in a ring.
+    pub(super) view_bound: Option<Duration>,
+    /// How often the member of a ring that grants a lock was another one than before.
+    pub(super) moves: u64,
 }
 
 impl Judge {
@@ -138,8 +142,14 @@ impl Judge {
         let forced = at.forced.contains(&token) || at.forced_calls.contains(&call);
         let before = at.last_held;
         at.last_held = before.max(token);
+        let mut members = at.members.iter();
+        let from = members.position(|it| it.row.is_some_and(|row| row.call == call));
+        if let (Some(from), true) = (from, self.view_bound.is_some()) {
+            let before = at.last_member.replace(from);
+            self.moves += u64::from(before.is_some_and(|before| before != from));
+        }
         let wrong = match (self.majority, grant) {
-            (Some(majority), _) => at.wrong_grant(majority, call, token),
+            (Some(majority), _) => at.wrong_grant(majority, call, token, self.view_bound.is_some()),
             (None, Some((_, to))) if to == call => None,
             (None, granted) => {
                 let detail = format!("call {call} got the grant {granted:?}");
@@ -168,6 +178,11 @@ impl Judge {
         };
         self.guards.insert(call, held);
         grant.map(|(number, _)| number)
+    }
+
+    /// Returns the member of a ring that has granted the first lock to its last caller.
+    pub(super) fn last_member(&self) -> Option<usize> {
+        self.locks.first()?.last_member
     }
 
     /// Records that a call ended without the lock, that its guard was released, or that its task
@@ -371,6 +386,15 @@ impl Judge {
             }
             holders.push((held.lock, *call));
             let believes = now + process.clock.true_span(left);
+            let fresh = self.view_bound.map(|bound| process.trusts_until(bound));
+            if fresh.is_some_and(|fresh| believes > fresh) && wrong.is_none() {
+                let detail = format!(
+                    "call {call} trusts its lease of lock {} until {believes:?}, and its process \
+                     had no view for that",
+                    held.lock
+                );
+                wrong = Some((SimulationPromise::FreshView, detail));
+            }
             if let Some(majority) = self.majority {
                 let at = &self.locks[held.lock];
                 let keep = at.members.iter();

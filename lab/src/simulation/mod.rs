@@ -12,6 +12,8 @@
 //! | `network` | late, lost and repeated requests |
 //! | `store` | the stores, which can forget |
 //! | `quorum` | the same with the locks in a quorum of several stores |
+//! | `ring` | the same with the locks in a ring, whose members change |
+//! | `members` | the stores of a quorum or a ring |
 //! | `worker`, `course` | the tasks that take locks, and the phases with their faults |
 //! | `judge`, `observed`, `promise` | the checks after each step |
 //! | `batcher` | the same for request batching, alone |
@@ -27,11 +29,13 @@ mod command;
 mod course;
 mod executor;
 mod judge;
+mod members;
 mod network;
 mod observed;
 mod planted_bugs;
 mod promise;
 mod quorum;
+mod ring;
 mod run;
 mod setting;
 mod store;

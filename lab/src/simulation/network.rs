@@ -32,7 +32,7 @@ const LOST_WAKE_UP_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub(super) struct SimulatedConnection {
     pub(super) world: Arc<World>,
-    owner: Owner,
+    pub(super) owner: Owner,
     /// The number of the store.
     number: usize,
     store: Arc<dyn DistLock>,
@@ -136,7 +136,9 @@ impl SimulatedConnection {
     /// An error if the store cannot be reached.
     pub(super) async fn connect(&self) -> Result<()> {
         let (_, cut) = self.world.chances_of(self.owner, self.number);
-        let slow = self.world.is_fault_phase();
+        // The administrator of a ring connects for each change, and many changes are wanted.
+        let quick = self.owner == Owner::Course && self.world.setting.ring.is_some();
+        let slow = self.world.is_fault_phase() && !quick;
         let takes = self.world.draw(|random| match random.u32(0..3) {
             0 if slow => random.u64(100..=4_000),
             _ => random.u64(1..=20),

@@ -18,6 +18,8 @@ pub(super) struct SimulatedProcess {
     pub(super) resumed: Duration,
     /// Total time of all pauses until the last resume.
     pub(super) paused_time: Duration,
+    /// When the last answered read of a ring's view was sent, and the members in the answer.
+    view: Option<(Duration, Vec<usize>)>,
 }
 
 /// One lock, as the judge saw it at the store.
@@ -35,8 +37,10 @@ pub(super) struct ObservedLock {
     pub(super) grants: BTreeMap<u64, (u64, u64)>,
     /// Tokens of grants that were force-released.
     pub(super) forced: BTreeSet<u64>,
-    /// The members of a quorum. A run with one store does not use them.
+    /// The members of a quorum or a ring. A run with one store does not use them.
     pub(super) members: Vec<ObservedMember>,
+    /// The member of a ring that has granted the lock to the last caller.
+    pub(super) last_member: Option<usize>,
     /// The calls from which a member was taken by force. The quorum may give the lock to another
     /// call while such a call still trusts its lease.
     pub(super) forced_calls: BTreeSet<u64>,
@@ -110,7 +114,28 @@ impl SimulatedProcess {
             paused_since: None,
             resumed: Duration::ZERO,
             paused_time: Duration::ZERO,
+            view: None,
         }
+    }
+
+    /// Records an answered read of the view, by the time at which it was sent.
+    pub(super) fn record_view(&mut self, sent: Duration, members: Vec<usize>) {
+        if self.view.as_ref().is_none_or(|(before, _)| *before <= sent) {
+            self.view = Some((sent, members));
+        }
+    }
+
+    /// Returns the members of the ring in the view that was read last.
+    pub(super) fn members(&self) -> &[usize] {
+        self.view.as_ref().map_or(&[], |(_, members)| members)
+    }
+
+    /// Returns the end of the longest lease that the process may trust by the view that it has read
+    /// last. `bound` is the validity of a view and the longest lease, by the clock of the process.
+    pub(super) fn trusts_until(&self, bound: Duration) -> Duration {
+        let sent = self.view.as_ref().map_or(Duration::ZERO, |view| view.0);
+        // The clock shows whole nanoseconds.
+        sent + self.clock.true_span(bound) + Duration::from_nanos(10)
     }
 
     /// Tells whether the process is alive and not paused.
@@ -157,12 +182,13 @@ impl ObservedLock {
     }
 
     /// Checks a grant of a quorum: a majority of members that might vote has confirmed the token to
-    /// the call, and a member has granted it to the call.
+    /// the call, and a member has granted it to the call, unless `raised` tokens are handed out.
     pub(super) fn wrong_grant(
         &self,
         majority: usize,
         call: u64,
         token: u64,
+        raised: bool,
     ) -> Option<(SimulationPromise, String)> {
         let confirmed = self.members.iter().filter(|member| {
             let confirmed = member.confirmed.get(&call);
@@ -176,7 +202,7 @@ impl ObservedLock {
             return Some((SimulationPromise::Majority, detail));
         }
         let granted = |member: &ObservedMember| member.granted.contains(&(call, token));
-        if !self.members.iter().any(granted) {
+        if !raised && !self.members.iter().any(granted) {
             let detail = format!("call {call} got token {token}, which no member granted to it");
             return Some((SimulationPromise::OwnAnswer, detail));
         }

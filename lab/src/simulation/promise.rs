@@ -15,6 +15,9 @@ pub(super) enum SimulationPromise {
     Belief,
     /// A majority of members that may vote has confirmed the token of a grant to its owner.
     Majority,
+    /// No guard of a ring trusts a lease that its process could not ask for by the last view that
+    /// it has read.
+    FreshView,
     /// Tokens rise in the order of the grants.
     TokensRise,
     /// A loss is reported in time, and before the store grants the lock again.
@@ -54,6 +57,7 @@ impl fmt::Display for SimulationPromise {
             Self::Exclusion => "exclusion",
             Self::Belief => "belief-within-lease",
             Self::Majority => "majority",
+            Self::FreshView => "fresh-view",
             Self::TokensRise => "tokens-rise",
             Self::LossIsTold => "loss-is-told",
             Self::QueueOrder => "queue-order",
@@ -83,6 +87,10 @@ pub(super) struct SeedResult {
     pub(super) steps: u64,
     /// Two runs have the same hash if the same steps happened.
     pub(super) hash: u64,
+    /// How often the members of a ring have changed.
+    pub(super) changes: u64,
+    /// How often a lock of a ring was granted by another member than before.
+    pub(super) moves: u64,
     /// The last lines of the trace, or all lines.
     pub(super) lines: Vec<String>,
 }
@@ -94,6 +102,8 @@ impl SeedResult {
             broken,
             steps: trace.steps(),
             hash: trace.hash(),
+            changes: 0,
+            moves: 0,
             lines: trace.lines(),
         }
     }

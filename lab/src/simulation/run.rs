@@ -14,6 +14,7 @@ use super::{
     executor::{Executor, Owner},
     planted_bugs::Variant,
     promise::{Breach, SeedResult, SimulationPromise},
+    setting::Place,
     trace::Trace,
     worker,
     world::World,
@@ -22,7 +23,7 @@ use super::{
 /// Number of steps after which a run counts as one that never ends.
 const MAX_STEPS: u64 = 2_000_000;
 
-/// Runs one seed of the engine, or of the quorum or the batcher if the bug is there.
+/// Runs one seed of the engine, or of the quorum, the ring or the batcher if the bug is there.
 ///
 /// # Errors
 /// Returns an error if the in-memory store cannot be opened.
@@ -34,7 +35,10 @@ pub(super) fn run_seed(seed: u64, variant: Variant, full_trace: bool) -> Result<
         Variant::Planted(bug) | Variant::Twin(bug) if bug.is_in_the_quorum() => {
             run_quorum_seed(seed, variant, full_trace)
         }
-        _ => catch_panic(|| run_engine(seed, variant, false, full_trace)),
+        Variant::Planted(bug) | Variant::Twin(bug) if bug.is_in_the_ring() => {
+            run_ring_seed(seed, variant, full_trace)
+        }
+        _ => catch_panic(|| run_engine(seed, variant, Place::OneStore, full_trace)),
     }
 }
 
@@ -43,7 +47,15 @@ pub(super) fn run_seed(seed: u64, variant: Variant, full_trace: bool) -> Result<
 /// # Errors
 /// As [`run_seed`].
 pub(super) fn run_quorum_seed(seed: u64, variant: Variant, full_trace: bool) -> Result<SeedResult> {
-    catch_panic(|| run_engine(seed, variant, true, full_trace))
+    catch_panic(|| run_engine(seed, variant, Place::Quorum, full_trace))
+}
+
+/// Runs one seed of the engine with the locks in a ring.
+///
+/// # Errors
+/// As [`run_seed`].
+pub(super) fn run_ring_seed(seed: u64, variant: Variant, full_trace: bool) -> Result<SeedResult> {
+    catch_panic(|| run_engine(seed, variant, Place::Ring, full_trace))
 }
 
 /// Runs one seed of the batcher.
@@ -71,26 +83,23 @@ fn catch_panic(run: impl FnOnce() -> Result<SeedResult>) -> Result<SeedResult> {
             }),
             steps: 0,
             hash: 0,
+            changes: 0,
+            moves: 0,
             lines: Vec::new(),
         })
     })
 }
 
 /// Runs one seed of the engine to its end, or until a promise is broken.
-fn run_engine(
-    seed: u64,
-    variant: Variant,
-    with_quorum: bool,
-    full_trace: bool,
-) -> Result<SeedResult> {
+fn run_engine(seed: u64, variant: Variant, place: Place, full_trace: bool) -> Result<SeedResult> {
     let mut random = Rng::with_seed(seed);
     // A quorum draws its pauses from the generator of the thread.
     fastrand::seed(seed);
     let mut executor = Executor::default();
     let trace = Trace::new(full_trace);
     let spawner = executor.spawner().clone();
-    let world = World::new(spawner, random.fork(), variant, with_quorum, trace)?;
-    if !with_quorum {
+    let world = World::new(spawner, random.fork(), variant, place, trace)?;
+    if place == Place::OneStore {
         (0..world.setting.processes).for_each(|_| worker::start_process(&world));
     }
     let running = course::run_course(Arc::clone(&world));
@@ -100,7 +109,9 @@ fn run_engine(
         check_nothing_is_left(&world, &mut executor);
     }
     let broken = world.judge.lock().broken().cloned();
-    let outcome = SeedResult::with_trace(broken, &world.trace.lock());
+    let mut outcome = SeedResult::with_trace(broken, &world.trace.lock());
+    outcome.changes = world.counts.lock().changes;
+    outcome.moves = world.judge.lock().moves;
     world.drop_references();
     executor.drop_tasks_of(|_| true);
     Ok(outcome)
@@ -175,6 +186,10 @@ mod tests {
             assert_eq!(one.hash, other.hash, "seed {seed}");
             let quorum = || run_quorum_seed(seed, Variant::Honest, false).unwrap();
             assert_eq!(quorum().hash, quorum().hash, "seed {seed} with a quorum");
+        }
+        for seed in 0..4 {
+            let ring = || run_ring_seed(seed, Variant::Honest, false).unwrap();
+            assert_eq!(ring().hash, ring().hash, "seed {seed} with a ring");
         }
     }
 

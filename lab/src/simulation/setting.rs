@@ -54,6 +54,16 @@ pub(super) struct Setting {
     pub(super) pushes_losses: bool,
     /// The quorum in whose members the locks are. `None`: they are in one store.
     pub(super) quorum: Option<QuorumSetting>,
+    /// The ring in whose members the locks are.
+    pub(super) ring: Option<RingSetting>,
+}
+
+/// Where the locks of a run are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    OneStore,
+    Quorum,
+    Ring,
 }
 
 /// The quorum of one run.
@@ -68,6 +78,25 @@ pub(super) struct QuorumSetting {
     pub(super) made: bool,
     /// Whether members forget.
     pub(super) forgets: bool,
+    /// Whether the clock of one member is an hour ahead.
+    pub(super) fast_clock: bool,
+}
+
+/// The ring of one run.
+#[derive(Clone, Debug)]
+pub(super) struct RingSetting {
+    /// The number of members that can be active. The store after them is the ring store.
+    pub(super) members: usize,
+    pub(super) validity: Duration,
+    pub(super) max_lease: Duration,
+    /// The number of administrators who change the members.
+    pub(super) administrators: usize,
+    /// Whether a watch removes members that do not answer.
+    pub(super) watched: bool,
+    /// Whether administrators die after a write.
+    pub(super) deaths: bool,
+    /// Whether a write at the ring store can be seen only some time after its age has begun.
+    pub(super) stalls: bool,
     /// Whether the clock of one member is an hour ahead.
     pub(super) fast_clock: bool,
 }
@@ -118,6 +147,7 @@ impl Setting {
             forced: random.u32(0..3) == 0,
             pushes_losses: random.bool(),
             quorum: None,
+            ring: None,
         }
     }
 
@@ -141,6 +171,26 @@ impl Setting {
         if random.u32(0..4) == 0 {
             self.move_quorum();
         }
+    }
+
+    /// Puts the locks into a ring, and draws its values.
+    pub(super) fn draw_ring(&mut self, random: &mut Rng) {
+        // As in a quorum.
+        self.locks = 1;
+        self.pushes_losses = false;
+        self.fault_time += Duration::from_secs(random.u64(8..=20));
+        // Longer than a quarantine.
+        self.longest_hold = Duration::from_secs(8);
+        self.ring = Some(RingSetting {
+            members: random.usize(2..=5),
+            validity: Duration::from_millis(random.u64(400..=2_500)),
+            max_lease: Duration::from_millis(random.u64(1_000..=2_500)),
+            administrators: if random.u32(0..4) == 0 { 2 } else { 1 },
+            watched: random.u32(0..4) == 0,
+            deaths: random.bool(),
+            stalls: random.bool(),
+            fast_clock: random.u32(0..4) == 0,
+        });
     }
 
     /// Has members of the quorum forget.
@@ -192,18 +242,46 @@ impl QuorumSetting {
 
     /// Creates the stores. Their clocks agree well enough to vote together, but for the fast one.
     pub(super) fn new_stores(&self, time: &Timeline, random: &mut Rng) -> Vec<SimulatedStore> {
-        let common = Duration::from_secs(random.u64(1_000..1_000_000));
-        let spread = u64::try_from(self.max_lease.as_micros()).unwrap_or_default() / 6;
-        let fast = self.fast_clock.then(|| random.usize(0..self.stores));
-        let stores = (0..self.stores).map(|number| {
-            let mut start = common + Duration::from_micros(random.u64(0..=spread));
-            if fast == Some(number) {
-                start += Duration::from_secs(3_600);
-            }
-            let error = random.i32(-200..=200);
-            let clock = MachineClock::new(time.clone(), start, error);
-            SimulatedStore::new(clock, fast == Some(number))
-        });
-        stores.collect()
+        let fast = self.fast_clock.then_some(self.stores);
+        new_stores(self.stores, self.max_lease / 6, fast, time, random)
     }
+}
+
+impl RingSetting {
+    /// Returns the longest time from the sending of a read of the view to the end of a lease that
+    /// the answer allows.
+    pub(super) fn bound(&self) -> Duration {
+        self.validity + self.max_lease
+    }
+
+    /// Creates the members and the ring store. Their clocks agree within the documented bound, but
+    /// for the fast one of a member.
+    pub(super) fn new_stores(&self, time: &Timeline, random: &mut Rng) -> Vec<SimulatedStore> {
+        let fast = self.fast_clock.then_some(self.members);
+        new_stores(self.members + 1, self.max_lease / 4, fast, time, random)
+    }
+}
+
+/// Creates stores whose clocks differ by at most `spread`. If `fast` is a number, the clock of one
+/// of so many first stores is an hour ahead.
+fn new_stores(
+    count: usize,
+    spread: Duration,
+    fast: Option<usize>,
+    time: &Timeline,
+    random: &mut Rng,
+) -> Vec<SimulatedStore> {
+    let common = Duration::from_secs(random.u64(1_000..1_000_000));
+    let spread = u64::try_from(spread.as_micros()).unwrap_or_default();
+    let fast = fast.map(|first| random.usize(0..first));
+    let stores = (0..count).map(|number| {
+        let mut start = common + Duration::from_micros(random.u64(0..=spread));
+        if fast == Some(number) {
+            start += Duration::from_secs(3_600);
+        }
+        let error = random.i32(-200..=200);
+        let clock = MachineClock::new(time.clone(), start, error);
+        SimulatedStore::new(clock, fast == Some(number))
+    });
+    stores.collect()
 }

@@ -4,15 +4,19 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock::{
-    Attempt, Clock as _, DistLock, Epoch, FencingToken, Forced, LockInfo, LockName, OwnerId,
-    Records, Result,
-    backend::{AcquireRequest, Contender, Grant, Lease, Renewal, Renewed},
+    Attempt, Clock as _, DistLock, Entry, Epoch, Expect, FencingToken, Forced, LockInfo, LockName,
+    OwnerId, RecordKey, Records, Result, Version, Written,
+    backend::{AcquireRequest, Contender, Grant, Lease, ReleaseOutcome, Renewal, Renewed},
 };
 use distlock_conformance::LockLayer;
 use distlock_core::sync::Mutex;
 use distlock_memory::Memory;
 
 use super::{observed::StoredHolder, time::MachineClock, world::poll_once};
+
+/// The lock by which a ring measures the clock of a member. It has a table of its own: two names of
+/// one table can share a counter of tokens, and the table draws which.
+const PROBE: &str = "distlock:ring";
 
 /// A store in memory. Requests that arrive after a loss find what the store has then.
 #[derive(Clone)]
@@ -32,6 +36,8 @@ struct Stored {
     epoch: u32,
     /// How often the locks were lost.
     losses: u32,
+    /// The last record that was seen some time after its age had begun, and that time.
+    stalled: Option<(Version, Duration)>,
 }
 
 /// What a store loses.
@@ -67,6 +73,7 @@ impl SimulatedStore {
             records: memory(),
             epoch: 1,
             losses: 0,
+            stalled: None,
         };
         Self {
             stored: Arc::new(Mutex::new(stored)),
@@ -83,6 +90,41 @@ impl SimulatedStore {
     /// Returns a handle on the records that the store has now.
     pub(super) fn records(&self) -> Arc<dyn Records> {
         self.stored.lock().records.records()
+    }
+
+    /// Reads a record.
+    pub(super) async fn read(&self, key: &RecordKey) -> Result<Option<Entry>> {
+        let mut read = self.records().get(key).await?;
+        if let Some(entry) = &mut read
+            && let Some((version, stall)) = self.stored.lock().stalled
+            && version == entry.version
+        {
+            entry.age = entry.age.map(|age| age + stall);
+        }
+        Ok(read)
+    }
+
+    /// Writes a record. Its age began `stall` ago: a server takes it before the commit.
+    pub(super) async fn write(
+        &self,
+        key: &RecordKey,
+        value: &[u8],
+        expect: Expect,
+        stall: Duration,
+    ) -> Result<Written> {
+        let written = self.records().put(key, value, expect).await?;
+        if let Written::Stored(version) = written {
+            self.stored.lock().stalled = Some((version, stall));
+        }
+        Ok(written)
+    }
+
+    /// Returns the locks among which this name is.
+    fn locks_of(&self, name: &LockName) -> Arc<dyn DistLock> {
+        match name.as_str() {
+            PROBE => self.stored.lock().records.lock(),
+            _ => self.below(),
+        }
     }
 
     /// Forgets.
@@ -133,7 +175,7 @@ impl SimulatedStore {
     /// Tells whether the marker of a quorum says that this store votes. `silence` is the time that
     /// a marker must be old.
     pub(super) fn votes(&self, silence: Duration) -> bool {
-        let Ok(key) = distlock::RecordKey::new("quorum") else {
+        let Ok(key) = RecordKey::new("quorum") else {
             return false;
         };
         let Ok(Some(entry)) = poll_once(self.records().get(&key)) else {
@@ -167,8 +209,12 @@ impl LockLayer for SimulatedStore {
     }
 
     async fn try_acquire(&self, request: &AcquireRequest) -> Result<Attempt<Grant>> {
-        let attempt = self.below().try_acquire(request).await?;
+        let attempt = self.locks_of(&request.name).try_acquire(request).await?;
         Ok(self.with_epoch(attempt))
+    }
+
+    async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
+        self.locks_of(&lease.name).release(lease).await
     }
 
     async fn contend(&self, request: &AcquireRequest) -> Result<Box<dyn Contender>> {

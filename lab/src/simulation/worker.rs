@@ -15,10 +15,10 @@ use fastrand::Rng;
 
 use super::{
     executor::Owner,
+    members,
     network::SimulatedConnection,
     observed::SimulatedProcess,
     planted_bugs::{EngineBug, around_clock, around_lock},
-    quorum,
     setting::{LONGEST_HOLD, LONGEST_TTL, Setting},
     time::MachineClock,
     world::{SimulationPhase, World},
@@ -38,8 +38,8 @@ pub(super) fn start_process(world: &Arc<World>) {
         .push(SimulatedProcess::new(clock.clone()));
     let owner = Owner::Process(process);
     world.add_trace_line(owner, "starts", None, None, None);
-    if world.setting.quorum.is_some() {
-        let (opened, opening) = (Arc::clone(world), quorum::open(world, process, &clock));
+    if let Some(target) = members::target(world, &clock) {
+        let (opened, opening) = (Arc::clone(world), members::open(world, process, target));
         world.spawner.spawn(owner, "open", async move {
             let lock = opening.await;
             start_workers(&opened, process, &clock, || Arc::clone(&lock));

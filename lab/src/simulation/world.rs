@@ -20,7 +20,7 @@ use super::{
     executor::{Owner, Spawner},
     judge::Judge,
     planted_bugs::{EngineBug, Variant},
-    setting::{Chances, Setting},
+    setting::{Chances, LONGEST_DELAY, Place, RingSetting, Setting},
     store::{Loss, SimulatedStore},
     time::{MachineClock, Timeline},
     trace::{About, Trace, TraceLine},
@@ -45,7 +45,7 @@ pub(super) struct World {
     pub(super) bug: Option<EngineBug>,
     pub(super) phase: watch::Sender<SimulationPhase>,
     pub(super) names: Vec<LockName>,
-    /// One store, or the members of a quorum.
+    /// One store; or the members of a quorum; or those of a ring, and the ring store.
     pub(super) stores: Vec<SimulatedStore>,
     random: Mutex<Rng>,
     pub(super) trace: Mutex<Trace>,
@@ -61,11 +61,15 @@ pub(super) struct World {
     pub(super) counts: Mutex<Counts>,
 }
 
-/// The numbers of tasks that have reached two points of a run.
+/// The numbers of tasks that have reached two points of a run, and of what happens in a ring.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) present: usize,
     pub(super) done: usize,
+    /// Those who change the members of a ring now.
+    pub(super) changing: usize,
+    /// How often the members of a ring have changed.
+    pub(super) changes: u64,
 }
 
 /// The connections that are cut.
@@ -89,30 +93,35 @@ impl World {
         spawner: Spawner,
         mut random: Rng,
         variant: Variant,
-        with_quorum: bool,
+        place: Place,
         trace: Trace,
     ) -> Result<Arc<Self>> {
         let mut setting = Setting::draw(&mut random);
-        if with_quorum {
-            setting.draw_quorum(&mut random);
+        match place {
+            Place::OneStore => {}
+            Place::Quorum => setting.draw_quorum(&mut random),
+            Place::Ring => setting.draw_ring(&mut random),
         }
         if let Variant::Planted(bug) | Variant::Twin(bug) = variant {
             bug.adjust_setting(&mut setting);
         }
         let time = Timeline::default();
-        let stores = match &setting.quorum {
-            None => vec![SimulatedStore::new(draw_clock(&time, &mut random), false)],
-            Some(quorum) => quorum.new_stores(&time, &mut random),
+        let stores = match (&setting.quorum, &setting.ring) {
+            (Some(quorum), _) => quorum.new_stores(&time, &mut random),
+            (None, Some(ring)) => ring.new_stores(&time, &mut random),
+            (None, None) => vec![SimulatedStore::new(draw_clock(&time, &mut random), false)],
         };
         let names = (0..setting.locks).map(|number| LockName::new(format!("lock-{number}")));
         let names = names.collect::<distlock::Result<_>>()?;
         let majority = setting.quorum.as_ref().map(|quorum| quorum.listed / 2 + 1);
-        let judge = Judge::new(
+        let majority = majority.or(setting.ring.as_ref().map(|_| 1));
+        let mut judge = Judge::new(
             setting.locks,
             stores.len(),
             majority,
             setting.store_orders_tasks(),
         );
+        judge.view_bound = setting.ring.as_ref().map(RingSetting::bound);
         Ok(Arc::new(Self {
             time,
             spawner,
@@ -150,6 +159,29 @@ impl World {
     /// Tells whether faults are active.
     pub(super) fn is_fault_phase(&self) -> bool {
         *self.phase.borrow() == SimulationPhase::Faults
+    }
+
+    /// Tells whether the last fault is over.
+    pub(super) fn are_faults_over(&self) -> bool {
+        self.outages.lock().over
+    }
+
+    /// Tells whether the store of this number has the view of a ring.
+    pub(super) fn is_ring_store(&self, number: usize) -> bool {
+        let ring = self.setting.ring.as_ref();
+        ring.is_some_and(|ring| ring.members == number)
+    }
+
+    /// Draws the time between the age of a write at this store and the moment in which it is seen.
+    pub(super) fn draw_stall(&self, number: usize) -> Duration {
+        let stalls = self.setting.ring.as_ref().is_some_and(|ring| ring.stalls);
+        if !stalls || !self.is_ring_store(number) || self.are_faults_over() {
+            return Duration::ZERO;
+        }
+        self.draw(|random| match random.bool() {
+            true => LONGEST_DELAY / (1 << random.u32(0..5)),
+            false => Duration::ZERO,
+        })
     }
 
     /// Returns a clock with a random start and a random error.
@@ -280,7 +312,7 @@ impl World {
         };
         let row = self.stores[store].holder(name);
         let mut judge = self.judge.lock();
-        if self.setting.quorum.is_some() {
+        if self.stores.len() > 1 {
             judge.record_member(self.now(), lock, store, row, what);
         } else {
             judge.record_stored(self.now(), lock, row);

@@ -57,6 +57,22 @@ pub(crate) enum EngineBug {
     BusyTokenCounted,
     /// All rounds of a call have one owner
     OneOwnerForAllRounds,
+    /// A name of a ring that has moved is free at once
+    NoQuarantine,
+    /// A quarantine counts from the last read of the earlier view by the client itself
+    QuarantineFromOwnRead,
+    /// A quarantine counts from a view that is not confirmed
+    UnconfirmedViewCounts,
+    /// A change of the members forgets the quarantines of the changes before
+    PendingForgotten,
+    /// A client that cannot read the view goes on with the last one
+    ViewUsedTooLong,
+    /// A lock is renewed where it was granted, although its name has moved
+    RenewalFollowsItsName,
+    /// The tokens of a name that has moved are not raised
+    TokenFloorIgnored,
+    /// A name belongs to a member of the last known list by hash and modulo, and nothing else
+    ModuloAlone,
 }
 
 /// The variant of a seed.
@@ -104,9 +120,17 @@ impl EngineBug {
             | Self::BatchUndoesNothing
             | Self::BatchSharesKeys => &[Batches],
             Self::MarkerIgnored | Self::MarkerAgeNotCompared => &[Exclusion, Majority],
-            Self::ReplacedMarkerRenewed => &[Exclusion],
             Self::RaiseWithoutOwner => &[Exclusion, Majority, TokensRise],
             Self::BusyTokenCounted => &[OwnAnswer, TokensRise],
+            Self::ReplacedMarkerRenewed
+            | Self::NoQuarantine
+            | Self::QuarantineFromOwnRead
+            | Self::UnconfirmedViewCounts
+            | Self::PendingForgotten
+            | Self::RenewalFollowsItsName
+            | Self::ModuloAlone => &[Exclusion],
+            Self::ViewUsedTooLong => &[FreshView, Exclusion],
+            Self::TokenFloorIgnored => &[TokensRise],
         }
     }
 
@@ -120,6 +144,21 @@ impl EngineBug {
                 | Self::RaiseWithoutOwner
                 | Self::BusyTokenCounted
                 | Self::OneOwnerForAllRounds
+        )
+    }
+
+    /// Tells whether the bug is planted in the ring.
+    pub(in crate::simulation) const fn is_in_the_ring(self) -> bool {
+        matches!(
+            self,
+            Self::NoQuarantine
+                | Self::QuarantineFromOwnRead
+                | Self::UnconfirmedViewCounts
+                | Self::PendingForgotten
+                | Self::ViewUsedTooLong
+                | Self::RenewalFollowsItsName
+                | Self::TokenFloorIgnored
+                | Self::ModuloAlone
         )
     }
 
@@ -146,7 +185,7 @@ impl EngineBug {
             Self::ValidFromReceipt | Self::OneOwnerForAllRounds => {
                 setting.chances.late = setting.chances.late.max(60);
             }
-            Self::RenewalErrorIsSuccess => setting.cuts = true,
+            Self::RenewalErrorIsSuccess | Self::ViewUsedTooLong => setting.cuts = true,
             Self::ReplacedMarkerRenewed => setting.move_quorum(),
             Self::MarkerIgnored | Self::MarkerAgeNotCompared => setting.forget(),
             Self::RaiseWithoutOwner => {
@@ -155,6 +194,10 @@ impl EngineBug {
                 setting.chances.late = setting.chances.late.max(60);
             }
             _ => {}
+        }
+        if let Some(ring) = &mut setting.ring {
+            ring.stalls |= self == Self::UnconfirmedViewCounts;
+            ring.fast_clock |= self == Self::TokenFloorIgnored;
         }
     }
 }

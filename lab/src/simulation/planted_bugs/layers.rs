@@ -10,7 +10,7 @@ use std::{
 use distlock::{Clock, DistLock, Moment, Sleep};
 use distlock_conformance::LockLayer as _;
 
-use super::{connection::BuggyConnection, kinds::EngineBug};
+use super::{connection::BuggyConnection, kinds::EngineBug, ring::BuggyRing};
 use crate::simulation::world::World;
 
 /// Wraps the connection of a process in a layer with the bug.
@@ -22,6 +22,15 @@ pub(in crate::simulation) fn around_lock(
 ) -> Arc<dyn DistLock> {
     if bug.is_in_the_quorum() {
         return inner;
+    }
+    if bug.is_in_the_ring() {
+        return BuggyRing {
+            bug,
+            world: Arc::clone(world),
+            process,
+            inner,
+        }
+        .into_lock();
     }
     BuggyConnection::new(inner, bug, world, process).into_lock()
 }
