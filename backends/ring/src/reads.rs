@@ -203,16 +203,14 @@ pub(crate) async fn read(shared: &Shared) -> Result<()> {
 /// The second write of a view. Its sender may have died, so everybody who reads a view unconfirmed
 /// does it. Whoever comes later finds another version.
 async fn confirm(shared: &Shared, seen: &Seen) -> Result<()> {
-    let (key, stored) = (View::key()?, seen.view.clone().confirmed().stored()?);
+    let stored = seen.view.clone().confirmed().stored()?;
     let expect = Expect::Version(seen.entry.version);
-    let writing = shared.ring_store.records.put(&key, &stored, expect);
-    // A write that hangs must not keep this client from reading: its view would become too old.
-    let written = at_most(&*shared.clock, pause_of(&seen.view), writing).await;
-    written.unwrap_or_else(|| Err(late())).map(drop)
-}
-
-fn late() -> Error {
-    unavailable("the ring store did not answer in time")
+    shared
+        .ring_store
+        .records
+        .put(&View::key()?, &stored, expect)
+        .await?;
+    Ok(())
 }
 
 /// Reads the view three times in V, until the handle is closed or dropped.
@@ -237,68 +235,8 @@ pub(crate) async fn keep_reading(shared: Weak<Shared>, clock: Arc<dyn Clock>) {
 
 #[cfg(test)]
 mod tests {
-    use async_trait::async_trait;
-    use distlock_backend_kit::{Drivers, MemberHandle, Members, Spawner};
-    use distlock_conformance::RecordsLayer;
-    use distlock_core::{ManualClock, RecordKey, Records, Written};
-    use distlock_memory::Memory;
-
     use super::*;
-    use crate::{
-        config::check_member,
-        leases::Leases,
-        view::tests::{read, view_of},
-    };
-
-    /// Records whose writes are not answered.
-    #[derive(Clone, Debug)]
-    struct SilentWrites(Arc<dyn Records>);
-
-    #[async_trait]
-    impl RecordsLayer for SilentWrites {
-        fn below(&self) -> &Arc<dyn Records> {
-            &self.0
-        }
-
-        async fn put(&self, _: &RecordKey, _: &[u8], _: Expect) -> Result<Written> {
-            std::future::pending().await
-        }
-    }
-
-    #[tokio::test]
-    async fn a_confirmation_without_an_answer_does_not_stop_the_reads() {
-        let clock = Arc::new(ManualClock::new());
-        let memory = Memory::new(Arc::<ManualClock>::clone(&clock));
-        let mut view = view_of("ab");
-        view.confirmed = false;
-        let (key, stored) = (View::key().unwrap(), view.stored().unwrap());
-        let records = memory.records();
-        records.put(&key, &stored, Expect::Absent).await.unwrap();
-        let drivers = Drivers::new();
-        let members = Members::open(Vec::new(), &drivers, 0, check_member);
-        let members = members.await.unwrap();
-        let shared = Shared {
-            capabilities: members.weakest_capabilities(NAME),
-            members,
-            ring_store: MemberHandle {
-                lock: memory.lock(),
-                records: SilentWrites(records).into_records(),
-            },
-            views: Arc::new(Views::new()),
-            leases: Arc::new(Leases::default()),
-            clock: Arc::<ManualClock>::clone(&clock),
-            spawner: Spawner::default(),
-        };
-        let third = pause_of(&view);
-        let reading = async { super::read(&shared).await };
-        let (read, ()) = tokio::join!(reading, async { clock.advance(third) });
-        assert_eq!(read.unwrap_err().kind(), ErrorKind::Unavailable);
-        // The view was read, so it may be used; its names that move wait.
-        assert_eq!(
-            number(&shared.views, clock.now().since_boot().as_secs()),
-            Some(1)
-        );
-    }
+    use crate::view::tests::{read, view_of};
 
     fn at(seconds: u64) -> Moment {
         Moment::from_boot(Duration::from_secs(seconds))
