@@ -154,8 +154,6 @@ fn no_tickets() -> Error {
 /// where the lock is free, so `answered` is the number of members that answered.
 fn merged(shared: &Shared, name: &LockName, told: &[LockInfo], answered: usize) -> LockInfo {
     let held: Vec<&HolderInfo> = told.iter().filter_map(|info| info.held.as_ref()).collect();
-    let last = told.iter().filter_map(|info| info.last_token).collect();
-    let last = shared.last_of(last, answered);
     let tokens: Vec<_> = held.iter().filter_map(|holder| holder.token).collect();
     let token = shared.of_lease(&tokens, answered);
     let holder = held
@@ -164,9 +162,13 @@ fn merged(shared: &Shared, name: &LockName, told: &[LockInfo], answered: usize) 
         .cloned();
     let mut info = match holder {
         Some(holder) => LockInfo::held(name.clone(), holder),
-        None => LockInfo::free(name.clone()),
+        None => {
+            let last: Vec<_> = told.iter().filter_map(|info| info.last_token).collect();
+            let mut free = LockInfo::free(name.clone());
+            free.last_token = shared.last_of(&last);
+            free
+        }
     };
-    info.last_token = last;
     info.epoch = Some(shared.epoch());
     info
 }

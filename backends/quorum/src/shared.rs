@@ -242,16 +242,13 @@ impl Shared {
         told.iter().copied().max_by_key(order)
     }
 
-    /// The highest token that a majority may have reached, from the last tokens of a name that the
-    /// members tell.
-    pub(crate) fn last_of(
-        &self,
-        mut told: Vec<FencingToken>,
-        answered: usize,
-    ) -> Option<FencingToken> {
-        told.sort_unstable_by_key(|&token| Reverse(token));
-        let away = self.members.all().len() - answered;
-        told.get(self.majority().saturating_sub(away + 1)).copied()
+    /// The last token of a free lock: the one that a majority tells. A late grant that was undone
+    /// leaves its token on a member, and some stores tell no token of a free lock, so what fewer
+    /// members tell may never have been a lease's.
+    pub(crate) fn last_of(&self, told: &[FencingToken]) -> Option<FencingToken> {
+        let count = |token| told.iter().filter(|&&it| it == token).count();
+        let agreed = |&token: &FencingToken| count(token) >= self.majority();
+        told.iter().copied().find(agreed)
     }
 
     /// The answers of all members that answer within [`LATE`], and of a majority if that takes

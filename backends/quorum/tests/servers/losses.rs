@@ -6,7 +6,7 @@ use distlock_core::{Attempt, Clock as _, ErrorKind, SystemClock};
 use distlock_harness::{Signal, eventually_async};
 use distlock_quorum::init;
 
-use crate::common::{drivers, open, redis_servers, url_of_servers};
+use crate::common::{drivers, open, redis_servers, url_of, url_of_servers};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -125,4 +125,21 @@ async fn an_inspection_without_a_member_tells_the_token_of_the_lease() {
         one.close().await;
         two.close().await;
     }
+}
+
+/// A round without a majority leaves its tokens on the members that granted.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_no_majority_tells_is_not_shown_as_the_last_one() {
+    let members = ["memory:last-a", "memory:last-b", "memory:last-c"];
+    let url = url_of(members, "30s");
+    init(url.as_str(), &drivers(), false).await.unwrap();
+    let store = open(&url).await.unwrap();
+    for member in members {
+        let alone = drivers().open(member).await.unwrap();
+        let granted = alone.locker().lock("left").acquire().await.unwrap();
+        assert!(granted.release().await.is_clean());
+    }
+    let told = store.locker().inspect("left").await.unwrap();
+    assert_eq!((told.held, told.last_token), (None, None));
+    store.close().await;
 }
