@@ -296,7 +296,12 @@ fn colours_are_wanted() -> bool {
 /// Handles the answer of clap when clap found no command to run: prints help and version as
 /// results, and reports everything else as bad usage.
 pub fn print_parse_error<P: CommandFactory>(error: clap::Error) -> Outcome {
-    let error = &shorten_long_arguments(error);
+    let mut error = shorten_long_arguments(error);
+    let near = nearest_command(&error, &P::command());
+    if near.is_some() {
+        // Clap measures by common letters: it would say `ring` for `rnu`.
+        error.remove(ContextKind::SuggestedSubcommand);
+    }
     let text = error.render();
     let on = |stream: &dyn IsTerminal| match stream.is_terminal() && colours_are_wanted() {
         true => text.ansi().to_string(),
@@ -315,7 +320,7 @@ pub fn print_parse_error<P: CommandFactory>(error: clap::Error) -> Outcome {
     }
     let text = text.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
-    if let Some(near) = nearest_command(error, &P::command()) {
+    if let Some(near) = near {
         let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
         let said = format!("{first}: did you mean '{near}'?\n{rest}");
         return Err(Failure::usage(without_secrets(said.trim_end())));
@@ -345,12 +350,9 @@ fn shorten_long_arguments(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// The command that an unknown word probably means. Clap itself suggests nothing for two swapped
-/// letters.
+/// The command that an unknown word probably means. Two swapped letters count as one change.
 fn nearest_command(error: &clap::Error, program: &clap::Command) -> Option<String> {
-    if error.kind() != ErrorKind::InvalidSubcommand
-        || error.get(ContextKind::SuggestedSubcommand).is_some()
-    {
+    if error.kind() != ErrorKind::InvalidSubcommand {
         return None;
     }
     let ContextValue::String(given) = error.get(ContextKind::InvalidSubcommand)? else {
