@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use distlock_backend_kit::{MemberHandle, OpenFlag};
 use distlock_core::{
-    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Epoch, Error, ErrorKind,
-    FencingToken, Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, LossReason,
-    ReleaseOutcome, Renewal, Renewed, Result,
+    AcquireRequest, Attempt, Capabilities, Contender, DistLock, Error, ErrorKind, FencingToken,
+    Forced, Grant, HandOver, Health, Lease, LockInfo, LockName, LossReason, ReleaseOutcome,
+    Renewal, Renewed, Result,
 };
 use futures_util::future::join_all;
 
@@ -124,9 +124,7 @@ impl DistLock for RingLock {
         let mut renewal = *renewal;
         renewal.ttl = route.capped(renewal.ttl);
         let until = now + renewal.ttl.duration();
-        let renewed = shared
-            .ask(route.at, async |to| to.lock.renew(lease, &renewal).await)
-            .await?;
+        let renewed = shared.renew(route, lease, &renewal).await?;
         if let Renewed::Extended { .. } = renewed {
             let held = Held {
                 at: route.at,
@@ -134,7 +132,7 @@ impl DistLock for RingLock {
             };
             shared.leases.note(lease.owner, held, now);
         }
-        Ok(of_ring(route.epoch(), renewed))
+        Ok(renewed)
     }
 
     async fn release(&self, lease: &Lease) -> Result<ReleaseOutcome> {
@@ -170,7 +168,7 @@ impl DistLock for RingLock {
             }
             HandOver::NotHeld(reason) => {
                 shared.leases.remove(next.owner);
-                HandOver::NotHeld(reason)
+                HandOver::NotHeld(shared.reason(reason))
             }
             HandOver::Unsupported => {
                 shared.leases.remove(next.owner);
@@ -278,24 +276,6 @@ impl DistLock for RingLock {
         if self.open.close() {
             self.shared.close().await;
         }
-    }
-}
-
-/// The answer to a renewal, with the history of the ring.
-fn of_ring(epoch: Epoch, renewed: Renewed) -> Renewed {
-    match renewed {
-        Renewed::Extended {
-            valid_for,
-            token,
-            loss,
-            ..
-        } => Renewed::Extended {
-            valid_for,
-            epoch,
-            token,
-            loss,
-        },
-        Renewed::NotHeld(reason) => Renewed::NotHeld(reason),
     }
 }
 

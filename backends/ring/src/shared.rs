@@ -12,7 +12,7 @@ use std::{
 use distlock_backend_kit::{Member, MemberHandle, Members, Spawner};
 use distlock_core::{
     AcquireRequest, Attempt, Capabilities, Clock, Contender, Epoch, Error, ErrorKind, FencingToken,
-    Grant, Lease, LockName, Renewal, Renewed, Result, Ttl, at_most,
+    Grant, Lease, LockName, LossFeed, LossReason, Renewal, Renewed, Result, Ttl, at_most,
 };
 use uuid::Uuid;
 
@@ -193,6 +193,48 @@ impl Shared {
         }
     }
 
+    /// Renews a lease at its member. The answer has the history of the ring.
+    pub(crate) async fn renew(
+        &self,
+        route: Route,
+        lease: &Lease,
+        renewal: &Renewal,
+    ) -> Result<Renewed> {
+        let renewed = self
+            .ask(route.at, async |to| to.lock.renew(lease, renewal).await)
+            .await?;
+        Ok(match renewed {
+            Renewed::Extended {
+                valid_for,
+                token,
+                loss,
+                ..
+            } => Renewed::Extended {
+                valid_for,
+                epoch: route.epoch(),
+                token,
+                loss: self.feed(loss),
+            },
+            Renewed::NotHeld(reason) => Renewed::NotHeld(self.reason(reason)),
+        })
+    }
+
+    /// The reason of a loss that a member tells, as all members can tell it. What a program learns
+    /// must not depend on the member that a name belongs to.
+    pub(crate) fn reason(&self, told: LossReason) -> LossReason {
+        reason(self.capabilities.tells_force_release, told)
+    }
+
+    fn feed(&self, member: LossFeed) -> LossFeed {
+        let tells = self.capabilities.tells_force_release;
+        if tells || member.is_silent() {
+            return member;
+        }
+        let (sender, feed) = LossFeed::new();
+        member.on_loss(move |told| sender.lose(reason(tells, told)));
+        feed
+    }
+
     /// The request as the member gets it. It is noted as one that may be granted.
     pub(crate) fn noted(&self, route: Route, request: &AcquireRequest) -> AcquireRequest {
         let mut asked = request.clone();
@@ -214,6 +256,7 @@ impl Shared {
         mut grant: Grant,
     ) -> Result<Grant> {
         grant.epoch = route.epoch();
+        grant.loss = self.feed(grant.loss);
         if grant.token.get() > route.floor {
             return Ok(grant);
         }
@@ -221,10 +264,7 @@ impl Shared {
         // No token: a raise changes it, and a repeated request would not find the lock.
         let lease = Lease::new(asked.name.clone(), grant.owner_after(asked), None);
         let renewal = Renewal::raising(asked.ttl, floor);
-        let renewed = self
-            .ask(route.at, async |to| to.lock.renew(&lease, &renewal).await)
-            .await;
-        match renewed {
+        match self.renew(route, &lease, &renewal).await {
             // The lease still counts from the grant, which was sent earlier.
             Ok(Renewed::Extended { token, .. }) => {
                 grant.token = token;
@@ -245,6 +285,13 @@ impl Shared {
                     .caused_by(error))
             }
         }
+    }
+}
+
+fn reason(tells_force_release: bool, told: LossReason) -> LossReason {
+    match told {
+        LossReason::ForceReleased if !tells_force_release => LossReason::Removed,
+        told => told,
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use distlock_backend_kit::{Drivers, percent_encode};
+use async_trait::async_trait;
+use distlock_backend_kit::{Driver, DriverOption, DriverUrl, Drivers, TargetParts, percent_encode};
 use distlock_core::{Result, Store, SystemClock};
 use distlock_harness::servers::redis::RedisServer;
-use distlock_memory::MemoryDriver;
+use distlock_memory::{Memory, MemoryDriver};
 use distlock_redis::RedisDriver;
 use distlock_remote::RemoteDriver;
 use distlock_ring::{RingDriver, Terms};
@@ -70,4 +71,40 @@ pub(crate) async fn lock_server(folder: &Path, name: &str, max_lease: Duration) 
 
 pub(crate) async fn open(url: &str) -> Result<Store> {
     drivers().open(url).await
+}
+
+/// The driver of stores in memory that have layers around them.
+#[derive(Debug)]
+pub(crate) struct LayeredDriver {
+    pub(crate) schemes: &'static [&'static str],
+    pub(crate) layers: fn(Store) -> Store,
+}
+
+#[async_trait]
+impl Driver for LayeredDriver {
+    fn name(&self) -> &'static str {
+        "layered"
+    }
+
+    fn schemes(&self) -> &'static [&'static str] {
+        self.schemes
+    }
+
+    fn urls(&self) -> &'static [DriverUrl] {
+        &[]
+    }
+
+    fn options(&self) -> &'static [DriverOption] {
+        &[]
+    }
+
+    fn check(&self, _: TargetParts, _: &Drivers) -> Result<()> {
+        Ok(())
+    }
+
+    async fn open(&self, parts: TargetParts, _: &Drivers) -> Result<Store> {
+        let memory = Memory::shared(&parts.body);
+        let store = Store::with_clock(memory.lock(), memory.records(), parts.clock);
+        Ok((self.layers)(store))
+    }
 }

@@ -200,14 +200,12 @@ async fn forced_release_is_reported(cx: Context) -> Outcome {
     // The guard may believe that it holds the lock until its deadline, which a renewal may have
     // raised just before the forced release.
     let reason = expect_loss_by_deadline(&guard, now() + guard.remaining(), &stalls).await?;
-    let tells = cx.capabilities().tells_force_release;
-    // A backend of several stores may know it for the names of some of them.
-    let is_expected = |reason| match reason {
-        LossReason::ForceReleased => true,
-        LossReason::Removed => !tells,
-        _ => false,
+    let expected = if cx.capabilities().tells_force_release {
+        LossReason::ForceReleased
+    } else {
+        LossReason::Removed
     };
-    ensure!(is_expected(reason), "the reason is {reason:?}");
+    ensure_eq!(reason, expected, "the reason");
     // A guard that has not noticed the forced release reports the loss as the result of its own
     // release.
     let guard = holder
@@ -218,12 +216,7 @@ async fn forced_release_is_reported(cx: Context) -> Outcome {
         .await?;
     other.force_release(&name, guard.token()).await?;
     match guard.release().await {
-        Released::AlreadyLost(reason) => {
-            ensure!(
-                is_expected(reason),
-                "the reason of the release is {reason:?}"
-            );
-        }
+        Released::AlreadyLost(reason) => ensure_eq!(reason, expected, "the reason of the release"),
         other => fail!("the release of a lock that was forced away said {other:?}"),
     }
     // A forced release of a lock that its holder has released says that the lock is not held.
