@@ -235,8 +235,77 @@ pub(crate) async fn keep_reading(shared: Weak<Shared>, clock: Arc<dyn Clock>) {
 
 #[cfg(test)]
 mod tests {
+    use async_trait::async_trait;
+    use distlock_backend_kit::{Drivers, MemberHandle, Members, Spawner};
+    use distlock_conformance::RecordsLayer;
+    use distlock_core::{ManualClock, RecordKey, Records, SystemClock, Written};
+    use distlock_memory::Memory;
+
     use super::*;
-    use crate::view::tests::{read, view_of};
+    use crate::{
+        config::check_member,
+        leases::Leases,
+        view::tests::{read, view_of},
+    };
+
+    /// Records whose writes are not answered.
+    #[derive(Clone, Debug)]
+    struct SilentWrites(Arc<dyn Records>);
+
+    #[async_trait]
+    impl RecordsLayer for SilentWrites {
+        fn below(&self) -> &Arc<dyn Records> {
+            &self.0
+        }
+
+        async fn put(&self, _: &RecordKey, _: &[u8], _: Expect) -> Result<Written> {
+            std::future::pending().await
+        }
+    }
+
+    /// The view would otherwise become too old, and its names could not be locked any more.
+    #[tokio::test]
+    async fn a_confirmation_without_an_answer_does_not_stop_the_reads() {
+        let clock = Arc::new(ManualClock::new());
+        let memory = Memory::new(Arc::<ManualClock>::clone(&clock));
+        let (records, key) = (memory.records(), View::key().unwrap());
+        let drivers = Drivers::new();
+        let members = Members::open(Vec::new(), &drivers, 0, check_member);
+        let members = members.await.unwrap();
+        let shared = Shared {
+            capabilities: members.weakest_capabilities(NAME),
+            members,
+            ring_store: MemberHandle {
+                lock: memory.lock(),
+                records: SilentWrites(Arc::clone(&records)).into_records(),
+            },
+            views: Arc::new(Views::new()),
+            leases: Arc::new(Leases::default()),
+            clock: Arc::<ManualClock>::clone(&clock),
+            spawner: Spawner::default(),
+        };
+        let first = view_of("ab");
+        let write = async |view: &View, expect| {
+            let written = records.put(&key, &view.stored().unwrap(), expect).await;
+            match written.unwrap() {
+                Written::Stored(version) => version,
+                Written::Conflict => panic!("another writer"),
+            }
+        };
+        let version = write(&first, Expect::Absent).await;
+        super::read(&shared).await.unwrap();
+        let unconfirmed = first.next(Duration::ZERO, vec!["a".to_owned()], 0);
+        write(&unconfirmed, Expect::Version(version)).await;
+        let third = first.validity() / 3;
+        let reading = async { super::read(&shared).await };
+        let both = async { tokio::join!(reading, async { clock.advance(third) }) };
+        let ended = at_most(&SystemClock, Duration::from_secs(10), both).await;
+        let (read, ()) = ended.expect("the read ends although its write has no answer");
+        assert_eq!(read.unwrap_err().kind(), ErrorKind::Unavailable);
+        // The view may be used. Its names that move wait, because nobody has confirmed it.
+        let seen = shared.views.usable(clock.now()).unwrap();
+        assert_eq!((seen.view.number, seen.view.confirmed), (2, false));
+    }
 
     fn at(seconds: u64) -> Moment {
         Moment::from_boot(Duration::from_secs(seconds))
