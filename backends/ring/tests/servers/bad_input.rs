@@ -1,12 +1,13 @@
 //! Wrong URLs and wrong steps of an operator.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use distlock_core::{Error, ErrorKind};
+use distlock_conformance::RecordsLayer;
+use distlock_core::{Error, ErrorKind, Records, Store};
 use distlock_harness::servers::redis::RedisServer;
 use distlock_ring::{Terms, add, init, remove};
 
-use crate::common::{SHORT, drivers, lock_server, open, url_of};
+use crate::common::{LayeredDriver, SHORT, drivers, lock_server, open, url_of};
 
 async fn refused(url: &str) -> Error {
     let error = open(url).await.unwrap_err();
@@ -173,6 +174,48 @@ async fn a_ring_store_that_may_forget_is_refused() {
     open(&accepted).await.unwrap().close().await;
     // Without the option, the ring does not open even if it exists.
     refused(&url).await;
+}
+
+/// Records that tell no ages. Only the opened store says so: a lock server in front of such a store
+/// is one.
+#[derive(Clone, Debug)]
+struct Ageless(Arc<dyn Records>);
+
+impl RecordsLayer for Ageless {
+    fn below(&self) -> &Arc<dyn Records> {
+        &self.0
+    }
+
+    fn tells_ages(&self) -> bool {
+        false
+    }
+}
+
+/// Without an age, nobody knows what is left of a quarantine.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_opened_ring_store_that_tells_no_ages_is_refused() {
+    let known = drivers().with(Arc::new(LayeredDriver {
+        schemes: &["ageless"],
+        layers: |store| {
+            let records = Ageless(store.records()).into_records();
+            Store::with_clock(store.backend(), records, store.clock())
+        },
+    }));
+    // The same records, by a driver that tells ages: the ring exists.
+    let good = url_of("memory:ageless", ["memory:of-ages"]);
+    init(good.as_str(), &known, SHORT, true).await.unwrap();
+    let url = url_of("ageless:ageless", ["memory:of-ages"]);
+    for url in [url.clone(), format!("{url}&unsafe_records=true")] {
+        let opened = known.open(&*url).await.unwrap_err();
+        let changed = add(url.as_str(), &known, "a").await.unwrap_err();
+        let made = init(url.as_str(), &known, SHORT, true).await.unwrap_err();
+        for error in [opened, changed, made] {
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+            let said = error.to_string();
+            assert!(said.contains("the ring store"), "{said}");
+            assert!(said.contains("does not tell the age"), "{said}");
+        }
+    }
 }
 
 /// A guard would otherwise end earlier than its holder asked for, on one member alone.
