@@ -71,11 +71,7 @@ impl RingConfig {
                 if let Some(reason) = refused_records(&scheme, unsafe_records) {
                     return Err(given.wrong(reason));
                 }
-                drivers.check(target.clone()).map_err(|error| {
-                    Error::new(error.kind(), "the ring store")
-                        .on(NAME)
-                        .caused_by(error)
-                })?;
+                drivers.check(target.clone()).map_err(of_records)?;
                 target
             }
         };
@@ -95,11 +91,6 @@ impl RingConfig {
 
     /// Opens the ring store, and checks what only an opened store tells.
     pub(crate) async fn open_records(&self, drivers: &Drivers) -> Result<Store> {
-        let of_records = |error: Error| {
-            Error::new(error.kind(), "the ring store")
-                .on(NAME)
-                .caused_by(error)
-        };
         let store = drivers
             .open_parts(self.records.parts()?)
             .await
@@ -140,6 +131,13 @@ impl RingConfig {
             None => Ok(()),
         }
     }
+}
+
+/// The error of the ring store.
+fn of_records(error: Error) -> Error {
+    Error::new(error.kind(), "the ring store")
+        .on(NAME)
+        .caused_by(error)
 }
 
 /// The reason why a store of this scheme can be no member.
