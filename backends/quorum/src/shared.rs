@@ -97,13 +97,7 @@ impl Shared {
             }
         });
         let (handle, sent) = begun?;
-        let answer = request(handle).await;
-        match &answer {
-            Ok(_) => sent.answered(),
-            Err(error) if error.kind() == ErrorKind::Unavailable => sent.refused(),
-            Err(_) => drop(sent),
-        }
-        answer.map_err(|error| member.of_this(error))
+        sent.ended(request(handle).await)
     }
 
     /// Asks one member for the lock, with the place of a waiter where it is at this member.

@@ -615,9 +615,7 @@ pub(crate) async fn probe(
         let problem = format!("it did not answer within {PATIENCE:?}");
         Err(Error::new(ErrorKind::Unavailable, problem))
     });
-    let answer = answer.map_err(|error| member.of_this(error))?;
-    sent.answered();
-    Ok(match answer {
+    Ok(match sent.ended(answer)? {
         Attempt::Acquired(grant) => {
             let at = |moment: Moment| {
                 grant

@@ -149,16 +149,9 @@ impl Shared {
         at: usize,
         request: impl AsyncFnOnce(MemberHandle) -> Result<T>,
     ) -> Result<T> {
-        let member = self.member(at);
         // There is no other member to ask, so a slow one is asked as a single store would be.
-        let (handle, sent) = member.begin_although_silent()?;
-        let answer = request(handle).await;
-        match &answer {
-            Ok(_) => sent.answered(),
-            Err(error) if error.kind() == ErrorKind::Unavailable => sent.refused(),
-            Err(_) => drop(sent),
-        }
-        answer.map_err(|error| member.of_this(error))
+        let (handle, sent) = self.member(at).begin_although_silent()?;
+        sent.ended(request(handle).await)
     }
 
     /// Asks the owner of a name for the lock, with the place of a waiter if it has one there.

@@ -587,9 +587,23 @@ impl fmt::Debug for Member {
 }
 
 impl Sent<'_> {
-    /// Notes that the member cannot serve requests now, as when it refuses connections.
-    pub fn refused(self) {
-        self.member.traffic.lock().silent = true;
+    /// Notes the end of the request, and adds the name of the member to an error. After
+    /// [`ErrorKind::Unavailable`], as when it refuses connections, the member counts as one that
+    /// does not answer.
+    ///
+    /// # Errors
+    /// That of the answer.
+    pub fn ended<T>(self, answer: Result<T>) -> Result<T> {
+        let member = self.member;
+        match &answer {
+            Ok(_) => self.answered(),
+            Err(error) if error.kind() == ErrorKind::Unavailable => {
+                member.traffic.lock().silent = true;
+            }
+            // Whether the member has answered is not known.
+            Err(_) => {}
+        }
+        answer.map_err(|error| member.of_this(error))
     }
 
     /// Notes that the member has answered.
