@@ -3,6 +3,7 @@
 //! What is exact: which write the record's store executes, in which order; a write can be late by
 //! any time, or lost. What is simplified:
 //!
+//! - A process is a client. Its readers may share an entry, at most two of them.
 //! - A write is answered in the moment in which it is executed. A lost answer is a client that no
 //!   longer waits for it, and reads the record again.
 //! - A slot and the line are exclusive locks, which are known to work: a step takes one, and its
@@ -46,6 +47,10 @@ enum Variant {
     NotLookedForAgain,
     /// A downgrade removes the writer's entry, and then adds the reader's.
     DowngradeInTwoWrites,
+    /// An entry of an earlier use of a slot that was kept counts, whatever its mode.
+    EarlierModeTrusted,
+    /// The first of two readers that share an entry removes it.
+    FirstRemoves,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -113,6 +118,8 @@ struct Client {
     slot: u8,
     /// Whether the guard of the slot is valid.
     has_slot: bool,
+    /// The callers that hold with its entry.
+    guards: u8,
     /// The write whose answer it waits for.
     pending: Option<Put>,
     /// The entries that it knows to be dead, by client and token.
@@ -186,6 +193,10 @@ struct Shared {
     /// How many rounds each client may begin, and in which mode.
     rounds: [u8; CLIENTS],
     modes: [Mode; CLIENTS],
+    /// The mode of client A from its second round on.
+    later: Mode,
+    /// Whether a slot may be kept for the next round, and readers may share an entry.
+    keeps: bool,
     /// Whether holders leave.
     leave: bool,
     /// Whether writers become readers.

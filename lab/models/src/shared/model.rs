@@ -22,6 +22,10 @@ pub(super) enum Step {
     /// The head contends for the slot of an entry with this token.
     Contend(u8, u8, u8),
     Leave(u8),
+    /// Another reader of the same process joins.
+    Join(u8),
+    /// A slot that was kept is released.
+    GiveUp(u8),
     Downgrade(u8),
     /// A holder looks for its entry.
     Look(u8),
@@ -87,8 +91,13 @@ impl Shared {
             steps.push(Step::TakeSlot(of));
         }
         match client.phase {
-            Phase::Idle if client.round < self.rounds[usize::from(of)] => {
-                steps.push(Step::Begin(of));
+            Phase::Idle => {
+                if client.round < self.rounds[usize::from(of)] {
+                    steps.push(Step::Begin(of));
+                }
+                if client.has_slot {
+                    steps.push(Step::GiveUp(of));
+                }
             }
             Phase::Entering if client.has_slot => steps.push(Step::Attempt(of)),
             Phase::Waiting if is_head => {
@@ -106,6 +115,9 @@ impl Shared {
                 if self.leave {
                     steps.push(Step::Leave(of));
                 }
+                if self.keeps && client.mode == super::Mode::Read && client.guards < 2 {
+                    steps.push(Step::Join(of));
+                }
                 if self.downgrade && client.mode == super::Mode::Write {
                     steps.push(Step::Downgrade(of));
                 }
@@ -114,7 +126,7 @@ impl Shared {
                 }
             }
             Phase::Downgrading | Phase::Leaving => steps.push(Step::Attempt(of)),
-            Phase::Idle | Phase::Entering | Phase::Waiting | Phase::Writing => {}
+            Phase::Entering | Phase::Waiting | Phase::Writing => {}
         }
     }
 }
@@ -153,6 +165,8 @@ impl Model for Shared {
             Step::SayWaiting(of) => self.say_waiting(&mut state, of),
             Step::Contend(of, client, slot) => self.contend(&mut state, of, (client, slot)),
             Step::Leave(of) => self.leave(&mut state, of),
+            Step::Join(of) => state.client(of).guards += 1,
+            Step::GiveUp(of) => state.release_slot(of),
             Step::Downgrade(of) => {
                 state.client(of).phase = Phase::Downgrading;
                 self.attempt(&mut state, of);
@@ -235,7 +249,7 @@ fn in_words(path: Path<State, Step>) -> String {
     let name = |client: u8| char::from(b'A' + client);
     for (state, step) in path.into_vec() {
         let Some(step) = step else {
-            let holding = (0..CLIENTS).filter(|of| state.clients[*of].phase == Phase::Holding);
+            let holding = (0..CLIENTS).filter(|of| state.clients[*of].holds());
             let holding: Vec<_> = holding.map(|of| (of, state.clients[of].mode)).collect();
             let _ = writeln!(text, "  then hold: {holding:?}");
             break;
@@ -250,6 +264,8 @@ fn in_words(path: Path<State, Step>) -> String {
             Step::SayWaiting(of) => format!("{} says that it waits", name(of)),
             Step::Contend(of, at, _) => format!("{} contends for {}'s slot", name(of), name(at)),
             Step::Leave(of) => format!("{} leaves", name(of)),
+            Step::Join(of) => format!("another reader of {} joins", name(of)),
+            Step::GiveUp(of) => format!("{} gives up the slot that it kept", name(of)),
             Step::Downgrade(of) => format!("{} downgrades", name(of)),
             Step::Look(of) => format!("{} looks for its entry", name(of)),
             Step::Crash(of) => format!("{} dies", name(of)),

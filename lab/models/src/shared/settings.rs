@@ -15,6 +15,7 @@ fn free(modes: [Mode; CLIENTS]) -> Shared {
         mode,
         slot: 0,
         has_slot: false,
+        guards: 0,
         pending: None,
         dead: Vec::new(),
         seen: 0,
@@ -48,6 +49,8 @@ fn free(modes: [Mode; CLIENTS]) -> Shared {
         },
         rounds: [1; CLIENTS],
         modes,
+        later: modes[0],
+        keeps: false,
         leave: true,
         downgrade: false,
         capacity: 2,
@@ -68,6 +71,7 @@ fn held_by_a(shared: &mut Shared) {
         phase: Phase::Holding,
         slot: 1,
         has_slot: true,
+        guards: 1,
         ..start.clients[0].clone()
     };
     start.record = Record {
@@ -181,4 +185,27 @@ fn a_downgrade() {
         failovers: 0,
     };
     check(&shared, &[(Variant::DowngradeInTwoWrites, NOBODY_BETWEEN)]);
+}
+
+/// Client A reads, and writes with the same slot. Its readers share an entry.
+#[test]
+fn slots_that_are_kept() {
+    let mut shared = free([Mode::Read, Mode::Write, Mode::Read]);
+    shared.rounds = [2, 1, 1];
+    shared.later = Mode::Write;
+    shared.keeps = true;
+    shared.start.left = Left {
+        crashes: 0,
+        stops: 1,
+        timeouts: 1,
+        cancels: 0,
+        failovers: 0,
+    };
+    check(
+        &shared,
+        &[
+            (Variant::EarlierModeTrusted, COMPATIBLE),
+            (Variant::FirstRemoves, COMPATIBLE),
+        ],
+    );
 }

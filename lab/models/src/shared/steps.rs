@@ -5,6 +5,13 @@ use super::{CLIENTS, Client, Entry, LEASE, Mode, Phase, Put, Record, Shared, Sta
 /// A version that no record has any more.
 const STALE: u8 = u8::MAX;
 
+impl Client {
+    /// Whether one of its callers believes that it holds.
+    pub(super) fn holds(&self) -> bool {
+        self.phase == Phase::Holding || self.guards > 0
+    }
+}
+
 impl State {
     pub(super) fn client(&mut self, of: u8) -> &mut Client {
         &mut self.clients[usize::from(of)]
@@ -72,10 +79,11 @@ impl State {
     fn lose(&mut self, of: u8) {
         self.client(of).phase = Phase::Idle;
         self.client(of).pending = None;
+        self.client(of).guards = 0;
         self.release_slot(of);
     }
 
-    fn release_slot(&mut self, of: u8) {
+    pub(super) fn release_slot(&mut self, of: u8) {
         if std::mem::take(&mut self.client(of).has_slot) {
             self.slots[usize::from(of)].is_held = false;
         }
@@ -86,7 +94,7 @@ impl State {
         self.died |= self.client(of).phase == Phase::Holding;
         self.time_out(of);
         let client = self.client(of);
-        (client.is_alive, client.phase) = (false, Phase::Idle);
+        (client.is_alive, client.phase, client.guards) = (false, Phase::Idle, 0);
         client.dead.clear();
         // Nobody is behind a dead head, which cannot be passed.
         for client in &mut self.clients {
@@ -156,7 +164,7 @@ impl Shared {
     }
 
     pub(super) fn are_compatible(&self, state: &State) -> bool {
-        let holding = || state.clients.iter().filter(|it| it.phase == Phase::Holding);
+        let holding = || state.clients.iter().filter(|it| it.holds());
         let writers = holding().filter(|it| it.mode == Mode::Write).count();
         (writers == 0 || holding().count() == 1)
             && permits(holding().map(|it| it.mode)) <= self.capacity
@@ -204,7 +212,10 @@ impl Shared {
             let head = &state.clients[usize::from(*head)];
             head.is_alive && head.has_said
         });
-        let mode = self.modes[usize::from(of)];
+        let mode = match (of, state.client(of).round) {
+            (0, 1..) => self.later,
+            _ => self.modes[usize::from(of)],
+        };
         let client = state.client(of);
         client.round += 1;
         client.phase = Phase::Entering;
@@ -229,7 +240,9 @@ impl Shared {
     fn attempt_enter(&self, state: &mut State, of: u8, own: Option<Entry>) {
         // A write without an answer has arrived. It is written once more: a store may forget what
         // it has not acknowledged.
-        if let Some(entry) = own {
+        let mode = state.client(of).mode;
+        let trusts = self.variant == Variant::EarlierModeTrusted;
+        if let Some(entry) = own.filter(|entry| entry.mode == mode || trusts) {
             self.send(state, of, Some(entry.mode));
             state.client(of).phase = Phase::Writing;
             return;
@@ -238,8 +251,9 @@ impl Shared {
         let must_queue =
             state.waiting.is_some() && !is_head && self.variant != Variant::WaitingIgnored;
         let client = &state.clients[usize::from(of)];
+        // An entry of its own with another mode is of an earlier use of the slot.
         let entries = state.record.entries.iter().copied();
-        let alive = entries.filter(|entry| !self.is_dead(client, of, entry));
+        let alive = entries.filter(|entry| !self.is_dead(client, of, entry) && own != Some(*entry));
         let alive: Vec<Entry> = alive.collect();
         if must_queue || !self.fits(&alive, client.mode) {
             state.client(of).phase = Phase::Waiting;
@@ -339,6 +353,7 @@ impl Shared {
         }
         let client = state.client(of);
         client.phase = Phase::Holding;
+        client.guards = client.guards.max(1);
         client.dead.clear();
         (client.seen, client.behind) = (seen, None);
         if state.line == Some(of) {
@@ -369,10 +384,18 @@ impl Shared {
         }
     }
 
-    /// The slot is released while the removal of the entry is under way.
+    /// The slot is released while the removal of the entry is under way, or kept until the record
+    /// lacks the entry, at least.
     pub(super) fn leave(&self, state: &mut State, of: u8) {
-        state.release_slot(of);
-        state.client(of).phase = Phase::Leaving;
+        let client = state.client(of);
+        client.guards -= 1;
+        if client.guards > 0 && self.variant != Variant::FirstRemoves {
+            return;
+        }
+        client.phase = Phase::Leaving;
+        if !self.keeps {
+            state.release_slot(of);
+        }
         self.attempt(state, of);
     }
 
