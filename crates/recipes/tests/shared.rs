@@ -18,7 +18,7 @@ use distlock_core::{
     SystemClock,
 };
 use distlock_memory::Memory;
-use distlock_recipes::shared::{RwLock, Semaphore};
+use distlock_recipes::shared::{RwLock, Semaphore, inspect};
 use futures_util::poll;
 
 /// The limit for what must happen at once.
@@ -156,7 +156,8 @@ async fn a_caller_waits_no_longer_than_it_said_for_a_runtime_that_stands_still()
 async fn a_caller_goes_on_when_the_runtime_of_another_one_ends() {
     let lock = RwLock::new(&store(), "x").unwrap();
     let blocked = Blocked::with_a_reader(&lock);
-    let mut acquire = Box::pin(lock.read().acquire());
+    // One with another label does not join the entry of that reader.
+    let mut acquire = Box::pin(lock.read().holder("another").acquire());
     // Nothing can answer it before that runtime has ended.
     for _ in 0..10 {
         assert!(poll!(&mut acquire).is_pending());
@@ -165,6 +166,43 @@ async fn a_caller_goes_on_when_the_runtime_of_another_one_ends() {
     drop(blocked);
     let guard = tokio::time::timeout(SOON, acquire).await.unwrap().unwrap();
     assert!(guard.release().await.is_clean());
+}
+
+#[tokio::test]
+async fn readers_of_one_process_share_an_entry_until_the_last_one_leaves() {
+    let store = store();
+    let lock = RwLock::new(&store, "x").unwrap();
+    let ttl = Duration::from_secs(20);
+    let read = || lock.read().ttl(ttl).acquire();
+    let (one, two) = (read().await.unwrap(), read().await.unwrap());
+    assert_eq!(one.token(), two.token());
+    let holders = || async {
+        let locks = inspect(&store, "x").await.unwrap();
+        locks.iter().map(|it| it.holders.len()).sum::<usize>()
+    };
+    assert_eq!(holders().await, 1);
+    // Another lease is another entry.
+    let other = lock.read().acquire().await.unwrap();
+    assert_eq!(holders().await, 2);
+    assert!(other.release().await.is_clean());
+
+    // The other one asked for a lease that is longer.
+    let three = read().await.unwrap();
+    three.extend(Duration::from_secs(5)).await.unwrap();
+    assert_eq!(three.ttl().duration(), ttl);
+    drop(three);
+
+    let (first, second) = (one.watch(), two.watch());
+    assert!(one.release().await.is_clean());
+    assert_eq!(first.ended().await, Ended::Released);
+    assert_eq!(first.check().unwrap_err().kind(), ErrorKind::NotHeld);
+    assert!(second.is_valid() && two.is_valid());
+    let writer = lock.write().try_acquire().await.unwrap();
+    assert!(writer.acquired().is_none());
+    assert!(two.release().await.is_clean());
+    assert_eq!(holders().await, 0);
+    let writer = lock.write().try_acquire().await.unwrap();
+    assert!(writer.acquired().is_some());
 }
 
 /// Records of which one read hangs for ever once this is asked for.

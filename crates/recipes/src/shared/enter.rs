@@ -14,10 +14,10 @@ use futures_util::future::join_all;
 use super::{
     blockers::Blockers,
     guard::SharedGuard,
-    holder::Holder,
     hub::{Hub, Joined, REQUEST, Who},
     line::Said,
     record::{EntryId, Wish},
+    seat::Seat,
     slot::{Slot, SlotNumber, slot_lock},
 };
 
@@ -43,6 +43,12 @@ pub(super) struct Wanted {
     pub(super) wish: Wish,
     /// `None`: without end.
     pub(super) wait: Option<Duration>,
+    pub(super) terms: Terms,
+}
+
+/// What the slot of a caller is taken with. Only callers with equal terms share one.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Terms {
     pub(super) ttl: Option<Duration>,
     pub(super) label: Option<String>,
     pub(super) meta: Option<String>,
@@ -135,13 +141,19 @@ impl Enter<'_> {
 
     /// The options of the caller, for one of the locks that it takes.
     fn of(&self, mut lock: LockBuilder) -> LockBuilder {
-        if let Some(label) = &self.wanted.label {
+        if let Some(label) = &self.wanted.terms.label {
             lock = lock.holder(label);
         }
-        if let Some(meta) = &self.wanted.meta {
+        if let Some(meta) = &self.wanted.terms.meta {
             lock = lock.meta(meta);
         }
         lock
+    }
+
+    /// A guard of the entry that other readers of this process have.
+    fn join_readers(&self, is_head: bool) -> Option<SharedGuard> {
+        let is_reader = self.wanted.wish == Wish::Read;
+        is_reader.then(|| self.hub.join_readers(&self.wanted.terms, is_head))?
     }
 
     fn busy(&self) -> Error {
@@ -168,6 +180,9 @@ impl Enter<'_> {
     /// One attempt as a newcomer. If dead holders exclude it, it makes a second one without them.
     async fn attempt(&mut self) -> Result<Joined<SharedGuard>> {
         let (mut who, mut has_buried) = (Who::Newcomer, false);
+        if let Some(guard) = self.join_readers(false) {
+            return Ok(Joined::Entered(guard));
+        }
         for _ in 0..4 {
             let since = self.hub.clock.now();
             self.hub.read_ahead(since);
@@ -243,7 +258,10 @@ impl Enter<'_> {
         if self.slot.as_ref().is_some_and(|slot| slot.guard.is_valid()) {
             return Ok(());
         }
-        self.slot = None;
+        self.slot = self.hub.kept_slot(&self.wanted.terms);
+        if self.slot.is_some() {
+            return Ok(());
+        }
         // They are kept until the end, so that none is tried twice.
         let mut busy = Vec::new();
         while busy.len() < OWN_SLOTS {
@@ -252,26 +270,15 @@ impl Enter<'_> {
             } else {
                 SlotNumber::unused(self.hub)
             };
-            let slot = number.id();
-            let mut lock = self.of(self.hub.locker.lock_named(&slot_lock(&slot)?));
-            if let Some(ttl) = self.wanted.ttl {
+            let mut lock = self.of(self.hub.locker.lock_named(&slot_lock(&number.id())?));
+            if let Some(ttl) = self.wanted.terms.ttl {
                 lock = lock.ttl(ttl);
             }
             let Attempt::Acquired(guard) = lock.try_acquire().await? else {
                 busy.push(number);
                 continue;
             };
-            let id = EntryId {
-                slot,
-                token: guard.token(),
-            };
-            let ttl = guard.ttl().duration();
-            let holder = Holder::new(&self.hub.name, id, guard.watch(), ttl, &self.hub.clock);
-            self.slot = Some(Slot {
-                guard,
-                number,
-                holder,
-            });
+            self.slot = Some(Slot::new(self.hub, number, guard));
             return Ok(());
         }
         let problem = "the slots of this process are busy";
@@ -308,7 +315,13 @@ impl Enter<'_> {
             // An entry counts only with a valid slot: somebody may have taken it for dead.
             Joined::Entered(membership) => {
                 let slot = self.slot.take().filter(|slot| slot.holder.is_valid());
-                slot.map(|slot| Joined::Entered(SharedGuard::new(slot, membership)))
+                slot.map(|slot| {
+                    let seat = Seat::new(slot, membership, &self.wanted.terms);
+                    if self.wanted.wish == Wish::Read {
+                        self.hub.offer(&seat);
+                    }
+                    Joined::Entered(SharedGuard::new(seat))
+                })
             }
             Joined::Blocked(blockers) => Some(Joined::Blocked(blockers)),
             Joined::Queue => Some(Joined::Queue),
@@ -323,6 +336,9 @@ impl Enter<'_> {
         let mut said = None;
         let mut blockers = Blockers::default();
         while line.is_valid() {
+            if let Some(guard) = self.join_readers(true) {
+                return Ok(Some(guard));
+            }
             match self.enter_as_head(&mut said).await {
                 Ok(Some(Joined::Entered(guard))) => return Ok(Some(guard)),
                 Ok(Some(Joined::Blocked(ids))) => blockers.watch(self, ids),

@@ -1,26 +1,22 @@
 //! The guard of a shared lock.
 //!
-//! Invariant: the drop of a guard removes its entry and releases its slot. Only the
-//! [holder](super::holder) decides whether the lock is held.
+//! Invariant: the drop of the last guard of an entry removes the entry and releases its slot. Only
+//! the [holder](super::holder) decides whether the lock is held.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use distlock_core::{
-    Ended, Epoch, Error, ErrorKind, Fence, FencingToken, Guard, LockName, LossReason, Moment,
-    Released, Result, Ttl, at_most,
+    Ended, Epoch, Error, ErrorKind, Fence, FencingToken, LockName, LossReason, Moment, Released,
+    Result, Ttl,
 };
 
 #[cfg(doc)]
 use super::Semaphore;
 use super::{
-    holder::Holder,
-    hub::{Hub, Membership},
+    holder::{Hold, Holder},
     record::Mode,
-    slot::{Slot, SlotNumber},
+    seat::Seat,
 };
-
-/// The longest wait of a release for the write of the record.
-const LEAVING: Duration = Duration::from_secs(5);
 
 /// What a holder of a shared lock may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,39 +37,36 @@ pub enum SharedMode {
 /// release in the background without a result.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct SharedGuard {
-    holder: Arc<Holder>,
-    // Dropped in this order. The watches are invalid with the lease of the slot, so its drop comes
-    // before that of the entry.
-    slot: Guard,
-    membership: Membership,
-    number: SlotNumber,
+    // Dropped first: the watches must not see the end of the entry as a loss.
+    hold: Held,
+    seat: Arc<Seat>,
+}
+
+/// Says to the watches that the guard has ended, at the latest when it is dropped.
+struct Held(Arc<Hold>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
 }
 
 impl SharedGuard {
-    pub(super) fn new(slot: Slot, membership: Membership) -> Self {
-        let Slot {
-            guard,
-            number,
-            holder,
-        } = slot;
-        Self {
-            holder,
-            slot: guard,
-            membership,
-            number,
-        }
+    pub(super) fn new(seat: Arc<Seat>) -> Self {
+        let hold = Held(Hold::new(seat.entry()));
+        Self { hold, seat }
     }
 
     /// The name of the lock or of the semaphore.
     #[must_use]
     pub fn name(&self) -> &LockName {
-        self.holder.name()
+        self.hold.0.name()
     }
 
     /// What this holder may do.
     #[must_use]
     pub fn mode(&self) -> SharedMode {
-        match self.holder.mode() {
+        match self.entry().mode() {
             Mode::Read => SharedMode::Read,
             Mode::Write => SharedMode::Write,
             Mode::Permits(_) => SharedMode::Permits,
@@ -84,48 +77,50 @@ impl SharedGuard {
     /// resources that are bound to a place. Empty for readers and writers.
     #[must_use]
     pub fn indices(&self) -> Vec<u32> {
-        match self.holder.mode() {
+        match self.entry().mode() {
             Mode::Permits(indices) => indices,
             Mode::Read | Mode::Write => Vec::new(),
         }
     }
 
     /// The fencing token. It is higher than those of all earlier holders whom this one excludes.
-    /// Holders that entered in one write have the same token; a writer's is its own.
+    /// Holders that entered in one write have the same token, and so have readers of one process
+    /// that hold at the same time; a writer's is its own.
     #[must_use]
     pub fn token(&self) -> FencingToken {
-        self.holder.token()
+        self.entry().token()
     }
 
     /// The store's history that the token belongs to: that of the store that keeps the records.
     #[must_use]
     pub fn epoch(&self) -> Epoch {
-        let epoch = self.holder.epoch_of_records();
-        epoch.unwrap_or_else(|| self.slot.epoch())
+        let epoch = self.entry().epoch_of_records();
+        epoch.unwrap_or_else(|| self.seat.slot().guard.epoch())
     }
 
     /// Token, owner and epoch together, as a [`FenceGuard`](distlock_core::FenceGuard) checks them.
     #[must_use]
     pub fn fence(&self) -> Fence {
-        Fence::new(self.token(), self.slot.fence().owner, self.epoch())
+        let owner = self.seat.slot().guard.fence().owner;
+        Fence::new(self.token(), owner, self.epoch())
     }
 
     /// The TTL of the granted lease.
     #[must_use]
     pub fn ttl(&self) -> Ttl {
-        self.slot.ttl()
+        self.seat.slot().guard.ttl()
     }
 
     /// Time until the local deadline; zero once the lock is lost. Without I/O.
     #[must_use]
     pub fn remaining(&self) -> Duration {
-        self.holder.remaining()
+        self.hold.0.remaining()
     }
 
     /// Whether the lock is certainly held. Without I/O. After `false`, the answer stays `false`.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.holder.is_valid()
+        self.hold.0.is_valid()
     }
 
     /// [`SharedGuard::is_valid`] as a result, for `?`.
@@ -133,7 +128,7 @@ impl SharedGuard {
     /// # Errors
     /// [`ErrorKind::Lost`] with the reason.
     pub fn check(&self) -> Result<()> {
-        self.holder.check()
+        self.hold.0.check()
     }
 
     /// Resolves when the lock is lost. Never resolves for a lock that is not lost.
@@ -141,7 +136,7 @@ impl SharedGuard {
     /// # Cancel safety
     /// Safe; any number of tasks may wait.
     pub async fn lost(&self) -> LossReason {
-        match self.holder.ended().await {
+        match self.hold.0.ended().await {
             Ended::Lost(reason) => reason,
             _ => std::future::pending().await,
         }
@@ -150,10 +145,11 @@ impl SharedGuard {
     /// A handle that may outlive the guard and does not keep the lock held.
     #[must_use]
     pub fn watch(&self) -> SharedWatch {
-        SharedWatch(Arc::clone(&self.holder))
+        SharedWatch(Arc::clone(&self.hold.0))
     }
 
-    /// Renews now, with a new TTL that later renewals keep.
+    /// Renews now, with a new TTL that later renewals keep. Readers of one process that hold at the
+    /// same time have one lease: while there are others, the TTL gets no shorter.
     ///
     /// # Errors
     /// As [`Guard::extend`].
@@ -162,11 +158,7 @@ impl SharedGuard {
     /// That of [`Guard::extend`].
     pub async fn extend(&self, ttl: Duration) -> Result<()> {
         self.check()?;
-        self.slot.extend(ttl).await?;
-        self.holder.set_ttl(self.slot.ttl().duration());
-        // With a shorter TTL the entry must be looked for sooner than the task has planned.
-        self.hub().look_sooner();
-        Ok(())
+        self.seat.extend(ttl).await
     }
 
     /// Turns a writer into a reader, in one write: no other writer holds the lock in between. The
@@ -189,7 +181,7 @@ impl SharedGuard {
         }
         loop {
             self.check()?;
-            match self.hub().downgrade(&self.holder).await {
+            match self.seat.hub().downgrade(self.entry()).await {
                 Ok(()) => return Ok(self),
                 // The record is read again, which shows whether it has happened.
                 Err(error) if error.is_retryable() => {}
@@ -204,30 +196,22 @@ impl SharedGuard {
     /// # Cancel safety
     /// Safe: when the future is dropped, the release continues in the background.
     pub async fn release(self) -> Released {
-        let Self {
-            holder,
-            membership,
-            slot,
-            number,
-        } = self;
-        let loss = holder.leave();
-        let clock = Arc::clone(&membership.hub().clock);
-        let leaving = at_most(&*clock, LEAVING, membership.leave());
-        let (left, released) = tokio::join!(leaving, slot.release());
-        drop(number);
-        match (loss, released) {
-            (Some(reason), _) => Released::AlreadyLost(reason),
-            // The entry is dead from now on. Whom it blocks removes it.
-            (None, Released::Clean) if left != Some(true) => {
-                let problem = "the entry in the list of holders could not be removed yet";
-                Released::Unconfirmed(Error::new(ErrorKind::OutcomeUnknown, problem))
+        let Self { hold, seat } = self;
+        match (hold.0.leave(), Arc::into_inner(seat)) {
+            (None, Some(last)) => last.release().await,
+            // Other readers of this process go on with the entry.
+            (None, None) => Released::Clean,
+            (Some(reason), last) => {
+                if let Some(last) = last {
+                    let _ = last.release().await;
+                }
+                Released::AlreadyLost(reason)
             }
-            (None, released) => released,
         }
     }
 
-    fn hub(&self) -> &Arc<Hub> {
-        self.membership.hub()
+    fn entry(&self) -> &Arc<Holder> {
+        self.hold.0.entry()
     }
 }
 
@@ -235,7 +219,7 @@ impl fmt::Debug for SharedGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedGuard")
             .field("name", self.name())
-            .field("mode", &self.holder.mode())
+            .field("mode", &self.entry().mode())
             .field("token", &self.token())
             .field("remaining", &self.remaining())
             .finish_non_exhaustive()
@@ -245,7 +229,7 @@ impl fmt::Debug for SharedGuard {
 /// A view of a held shared lock for a task that must stop when the lock is lost. A watch does not
 /// hold the lock, and a clone is cheap.
 #[derive(Clone)]
-pub struct SharedWatch(Arc<Holder>);
+pub struct SharedWatch(Arc<Hold>);
 
 impl SharedWatch {
     /// As [`SharedGuard::is_valid`].
@@ -284,7 +268,7 @@ impl SharedWatch {
     /// The fencing token.
     #[must_use]
     pub fn token(&self) -> FencingToken {
-        self.0.token()
+        self.0.entry().token()
     }
 
     /// Resolves when the lock is released or lost.
@@ -299,7 +283,7 @@ impl SharedWatch {
 impl fmt::Debug for SharedWatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedWatch")
-            .field("id", self.0.id())
+            .field("id", self.0.entry().id())
             .field("remaining", &self.remaining())
             .finish_non_exhaustive()
     }

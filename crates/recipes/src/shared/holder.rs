@@ -1,13 +1,19 @@
-//! The state of one holder, which its guard, its watches and the hub share.
+//! The state of one entry, which its guards, their watches and the hub share, and what each guard
+//! has of its own.
 //!
-//! Invariant: a holder is valid only while the lease of its slot is, and only for one lease after
-//! the sending of the last request that showed its entry. After "not valid", the answer stays so.
+//! Invariant: an entry is valid only while the lease of its slot is, and only for one lease after
+//! the sending of the last request that showed it. After "not valid", the answer stays so. The end
+//! of a guard says nothing about the others of its entry.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    future::pending,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use distlock_core::{
-    Clock, Ended, Epoch, Error, ErrorKind, FencingToken, LockName, LockWatch, LossReason, Moment,
-    Result, margin, sync::Mutex,
+    Clock, Ended, Epoch, Error, ErrorKind, FencingToken, Guard, LockName, LockWatch, LossReason,
+    Moment, Result, margin, sync::Mutex,
 };
 use tokio::sync::Notify;
 
@@ -33,7 +39,6 @@ struct Fields {
     /// The deadline by that request.
     until: Moment,
     loss: Option<LossReason>,
-    has_left: bool,
 }
 
 impl Holder {
@@ -41,11 +46,11 @@ impl Holder {
     pub(super) fn new(
         name: &LockName,
         id: EntryId,
-        slot: LockWatch,
-        ttl: Duration,
+        slot: &Guard,
         clock: &Arc<dyn Clock>,
     ) -> Arc<Self> {
         let now = clock.now();
+        let ttl = slot.ttl().duration();
         Arc::new(Self {
             name: name.clone(),
             fields: Mutex::new(Fields {
@@ -56,10 +61,9 @@ impl Holder {
                 seen: now,
                 until: deadline(now, ttl),
                 loss: None,
-                has_left: false,
             }),
             id,
-            slot,
+            slot: slot.watch(),
             clock: Arc::clone(clock),
             changed: Notify::new(),
         })
@@ -134,20 +138,9 @@ impl Holder {
         self.changed.notify_waiters();
     }
 
-    /// The caller gives the lock up. Returns the reason if it was lost before.
-    pub(super) fn leave(&self) -> Option<LossReason> {
-        let loss = self.loss();
-        self.fields.lock().has_left = true;
-        self.changed.notify_waiters();
-        loss
-    }
-
     /// The reason if the lock is lost by now.
     pub(super) fn loss(&self) -> Option<LossReason> {
         let mut fields = self.fields.lock();
-        if fields.has_left {
-            return fields.loss;
-        }
         let loss = fields
             .loss_at(self.clock.now())
             .or_else(|| self.slot.loss());
@@ -156,10 +149,10 @@ impl Holder {
     }
 
     pub(super) fn is_valid(&self) -> bool {
-        self.loss().is_none() && self.slot.is_valid() && !self.fields.lock().has_left
+        self.loss().is_none() && self.slot.is_valid()
     }
 
-    pub(super) fn remaining(&self) -> Duration {
+    fn remaining(&self) -> Duration {
         if !self.is_valid() {
             return Duration::ZERO;
         }
@@ -167,48 +160,112 @@ impl Holder {
         until.since(self.clock.now()).min(self.slot.remaining())
     }
 
-    pub(super) fn deadline(&self) -> Moment {
+    fn deadline(&self) -> Moment {
         let until = self.fields.lock().until;
         until.min(self.slot.deadline())
     }
 
-    pub(super) fn check(&self) -> Result<()> {
-        match self.loss() {
-            Some(reason) => Err(self.lost_error(reason)),
-            // The slot may be released long after the entry has gone.
-            None if self.fields.lock().has_left => {
-                let problem = "the lock was released";
-                Err(Error::new(ErrorKind::NotHeld, problem).about(&self.name))
-            }
-            None => self.slot.check(),
-        }
-    }
-
-    pub(super) fn lost_error(&self, reason: LossReason) -> Error {
-        Error::new(ErrorKind::Lost, format!("the lock was lost: {reason}")).about(&self.name)
-    }
-
-    /// Resolves when the holder has left or has lost the lock.
-    pub(super) async fn ended(&self) -> Ended {
+    /// Resolves when the lock is lost.
+    async fn lost(&self) -> LossReason {
         loop {
             let changed = self.changed.notified();
             if let Some(reason) = self.loss() {
-                return Ended::Lost(reason);
+                return reason;
             }
-            let until = {
-                let fields = self.fields.lock();
-                if fields.has_left {
-                    return Ended::Released;
+            let until = self.fields.lock().until;
+            let slot_lost = async {
+                if self.slot.ended().await == Ended::Released {
+                    // Its guards have left.
+                    pending::<()>().await;
                 }
-                fields.until
             };
             tokio::select! {
-                ended = self.slot.ended() => if ended == Ended::Released {
-                    return ended;
-                },
+                () = slot_lost => {}
                 () = changed => {}
                 () = self.clock.sleep(until.since(self.clock.now())) => {}
             }
+        }
+    }
+}
+
+/// What one guard and its watches share. Readers of one process may have guards of one entry.
+pub(super) struct Hold {
+    entry: Arc<Holder>,
+    /// Set by the end of the guard, with the reason if the lock had been lost before.
+    left: OnceLock<Option<LossReason>>,
+    ended: Notify,
+}
+
+impl Hold {
+    pub(super) fn new(entry: &Arc<Holder>) -> Arc<Self> {
+        Arc::new(Self {
+            entry: Arc::clone(entry),
+            left: OnceLock::new(),
+            ended: Notify::new(),
+        })
+    }
+
+    pub(super) const fn entry(&self) -> &Arc<Holder> {
+        &self.entry
+    }
+
+    pub(super) fn name(&self) -> &LockName {
+        self.entry.name()
+    }
+
+    /// The caller gives the lock up. Returns the reason if it was lost before.
+    pub(super) fn leave(&self) -> Option<LossReason> {
+        let loss = *self.left.get_or_init(|| self.entry.loss());
+        self.ended.notify_waiters();
+        loss
+    }
+
+    /// The reason if the lock is lost by now, or was before the guard ended.
+    pub(super) fn loss(&self) -> Option<LossReason> {
+        let left = self.left.get().copied();
+        left.unwrap_or_else(|| self.entry.loss())
+    }
+
+    pub(super) fn is_valid(&self) -> bool {
+        self.left.get().is_none() && self.entry.is_valid()
+    }
+
+    pub(super) fn remaining(&self) -> Duration {
+        match self.left.get() {
+            Some(_) => Duration::ZERO,
+            None => self.entry.remaining(),
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Moment {
+        self.entry.deadline()
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        match self.loss() {
+            Some(reason) => {
+                let problem = format!("the lock was lost: {reason}");
+                Err(Error::new(ErrorKind::Lost, problem).about(self.name()))
+            }
+            // The slot is released later, or not at all.
+            None if self.left.get().is_some() => {
+                let problem = "the lock was released";
+                Err(Error::new(ErrorKind::NotHeld, problem).about(self.name()))
+            }
+            None => self.entry.slot.check(),
+        }
+    }
+
+    /// Resolves when the guard has ended or the lock is lost.
+    pub(super) async fn ended(&self) -> Ended {
+        let ended = self.ended.notified();
+        let of_the_guard = |loss: Option<LossReason>| loss.map_or(Ended::Released, Ended::Lost);
+        if let Some(loss) = self.left.get() {
+            return of_the_guard(*loss);
+        }
+        tokio::select! {
+            reason = self.entry.lost() => Ended::Lost(reason),
+            () = ended => of_the_guard(self.loss()),
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     fmt, mem,
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -26,6 +26,7 @@ use super::{
     Kind,
     holder::Holder,
     record::{EntryId, Record, Wish},
+    seat::{Kept, Seat},
     task::Running,
 };
 
@@ -77,6 +78,14 @@ pub(super) struct State {
     /// The capacities that callers want on record. The last one counts.
     pub(super) resizes: Vec<Resize>,
     pub(super) is_running: bool,
+    /// The entry that readers of this process join.
+    pub(super) readers: Weak<Seat>,
+    /// A reader has joined it since the record was last read.
+    pub(super) has_joined: bool,
+    /// Slots of holders that have left.
+    pub(super) kept: Vec<Kept>,
+    /// When a holder last left.
+    pub(super) last_left: Option<Moment>,
     /// The oldest first: the release of a slot that was just given up may be under way.
     pub(super) free_slots: VecDeque<u32>,
     pub(super) next_slot: u32,
@@ -224,6 +233,10 @@ impl Hub {
                 holders: HashMap::new(),
                 resizes: Vec::new(),
                 is_running: false,
+                readers: Weak::new(),
+                has_joined: false,
+                kept: Vec::new(),
+                last_left: None,
                 free_slots: VecDeque::new(),
                 next_slot: 0,
             }),
@@ -310,10 +323,7 @@ impl Hub {
     /// Notes that an entry is to be removed, also if it is not known whether it was written.
     pub(super) fn leave(self: &Arc<Self>, id: &EntryId, left: Option<oneshot::Sender<()>>) {
         let mut state = self.state.lock();
-        // The watches of a guard that was dropped must not see a loss.
-        if let Some(holder) = state.holders.remove(id) {
-            holder.leave();
-        }
+        state.holders.remove(id);
         state.leaves.entry(id.clone()).or_default().extend(left);
         self.poke(state);
     }

@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use distlock_core::{Attempt, Error, ErrorKind, LockName, Result, Store};
 
 use super::{
-    enter::{self, Wanted},
+    enter::{self, Terms, Wanted},
     guard::SharedGuard,
     hub::Hub,
     meters,
@@ -186,16 +186,14 @@ impl SharedBuilder {
             wanted: Wanted {
                 wish,
                 wait: Some(DEFAULT_WAIT),
-                ttl: None,
-                label: None,
-                meta: None,
+                terms: Terms::default(),
             },
         }
     }
 
     /// The duration of the lease without a renewal. The default is the store's.
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.wanted.ttl = Some(ttl);
+        self.wanted.terms.ttl = Some(ttl);
         self
     }
 
@@ -214,13 +212,13 @@ impl SharedBuilder {
     /// The holder's label that other processes see, up to 128 bytes. The default is
     /// `user@host:pid`.
     pub fn holder(mut self, label: impl Into<String>) -> Self {
-        self.wanted.label = Some(label.into());
+        self.wanted.terms.label = Some(label.into());
         self
     }
 
     /// A text that the store keeps beside the held lock, up to 4 KiB.
     pub fn meta(mut self, text: impl Into<String>) -> Self {
-        self.wanted.meta = Some(text.into());
+        self.wanted.terms.meta = Some(text.into());
         self
     }
 

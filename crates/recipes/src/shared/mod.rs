@@ -41,6 +41,7 @@ mod locks;
 mod meters;
 mod plan;
 mod record;
+mod seat;
 mod slot;
 mod task;
 

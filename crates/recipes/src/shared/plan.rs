@@ -57,7 +57,8 @@ impl State {
         }
         let looks = self.holders.values().map(|holder| holder.look_at());
         let tidy_at = self.known.as_ref().and_then(Known::tidy_at);
-        match looks.chain(tidy_at).min() {
+        let others = [tidy_at, self.ask_for_readers_at(), self.kept_until()];
+        match looks.chain(others.into_iter().flatten()).min() {
             Some(at) if at > now => Next::LookAt(at),
             Some(_) => Next::Work,
             None => Next::Nothing,
@@ -77,10 +78,19 @@ impl State {
         let is_old = known.asked + ASK_AGAIN <= now;
         let must_look = self.holders.values().any(|holder| holder.look_at() <= now);
         let may_tidy = known.is_waited_for && known.tidy_at().is_some_and(|at| at <= now);
+        let must_ask = self.ask_for_readers_at().is_some_and(|at| at <= now);
         self.is_read_wanted()
             || must_look
             || may_tidy
+            || must_ask
             || (is_old && self.joins.iter().any(|it| it.who != Who::Head))
+    }
+
+    /// When to ask again whether somebody waits, for the readers that join an entry without a
+    /// request of their own.
+    fn ask_for_readers_at(&self) -> Option<Moment> {
+        let known = self.known.as_ref().filter(|_| self.has_joined);
+        known.map(|known| known.asked + ASK_AGAIN * 4 / 5)
     }
 
     /// A request that was sent then has shown this record. A guard whose entry it lacks is lost.
@@ -251,7 +261,13 @@ enum Decision {
 fn decide(record: &mut Record, known: &Known, join: &Join) -> Decision {
     let own = record.find(&join.id).map(|entry| entry.mode.clone());
     let wish = match (&join.change, own) {
-        (Change::Enter(wish), None) => *wish,
+        (Change::Enter(wish), Some(mode)) if wish.is_met_by(&mode) => return Decision::Write(mode),
+        // What it finds may be of an earlier use of the slot: a late write, or a removal that the
+        // store has forgotten.
+        (Change::Enter(wish), _) => {
+            record.entries.retain(|entry| entry.id != join.id);
+            *wish
+        }
         (Change::Downgrade, Some(Mode::Write)) => {
             // A writer is alone.
             for entry in &mut record.entries {
@@ -259,7 +275,7 @@ fn decide(record: &mut Record, known: &Known, join: &Join) -> Decision {
             }
             return Decision::Write(Mode::Read);
         }
-        (Change::Enter(_) | Change::Downgrade, Some(mode)) => return Decision::Write(mode),
+        (Change::Downgrade, Some(mode)) => return Decision::Write(mode),
         (Change::Downgrade, None) => {
             let problem = "the record has no entry of this holder any more";
             return Decision::Fail(Error::new(ErrorKind::Lost, problem));
@@ -356,9 +372,8 @@ mod tests {
                 slot: slot.to_owned(),
                 token: guard.token(),
             };
-            let ttl = Duration::from_secs(10);
             let clock = &self.hub.clock;
-            let holder = Holder::new(&self.hub.name, id.clone(), guard.watch(), ttl, clock);
+            let holder = Holder::new(&self.hub.name, id.clone(), &guard, clock);
             let (sender, answer) = oneshot::channel();
             let join = Join {
                 id,
@@ -434,6 +449,31 @@ mod tests {
         let plan = place.plan(waiting.join, vec![own.clone()], false);
         let plan = plan.expect("a write for a token that was acknowledged");
         assert_eq!(plan.record.entries, [own]);
+    }
+
+    #[tokio::test]
+    async fn an_entry_that_is_there_with_another_mode_counts_for_nothing() {
+        let place = Place::new(None);
+        let waiting = place
+            .wait("a", Change::Enter(Wish::Write), Who::Known)
+            .await;
+        let id = waiting.join.id.clone();
+        let own = entry("a", id.token.get(), Mode::Read);
+        let plan = place.plan(waiting.join, vec![own.clone()], false);
+        let plan = plan.expect("nobody else holds");
+        let mode = Mode::Write;
+        assert_eq!(plan.record.entries, [Entry { id, mode }]);
+
+        let mut waiting = place
+            .wait("b", Change::Enter(Wish::Write), Who::Known)
+            .await;
+        let mine = entry("b", waiting.join.id.token.get(), Mode::Read);
+        let _ = place.plan(waiting.join, vec![own, mine], false);
+        let answer = waiting.answer.try_recv().unwrap();
+        assert!(
+            matches!(&answer, Ok(Joined::Blocked(ids)) if ids.len() == 1),
+            "{answer:?}"
+        );
     }
 
     #[tokio::test]

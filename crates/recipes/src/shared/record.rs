@@ -50,10 +50,21 @@ impl Wish {
             Self::Read | Self::Write => None,
         }
     }
+
+    /// Whether an entry with this mode is what it asks for.
+    pub(super) fn is_met_by(self, mode: &Mode) -> bool {
+        match (self, mode) {
+            (Self::Read, Mode::Read) | (Self::Write, Mode::Write) => true,
+            (Self::Permits(wanted), Mode::Permits(indices)) => {
+                usize::try_from(wanted).is_ok_and(|wanted| wanted == indices.len())
+            }
+            _ => false,
+        }
+    }
 }
 
-/// The name of an entry: the slot, and the token with which the holder has it. A holder that uses
-/// its slot again has a higher token.
+/// The name of an entry: the slot, and the token with which the holder has it. Whoever gets a slot
+/// has a higher token than its holder before.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct EntryId {
     pub(super) slot: String,

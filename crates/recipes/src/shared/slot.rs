@@ -1,20 +1,45 @@
 //! The slots: the exclusive locks behind the holders of shared locks.
 //!
-//! Invariant: at most one caller of this process uses a slot at a time, and each use of a slot has
-//! a higher token than the one before. So whoever got a slot knows that the earlier holder with it
-//! is gone.
+//! Invariant: at most one caller of this process uses a slot at a time, and whoever got a slot has
+//! a higher token than its holder before. So whoever got a slot knows that the earlier holder with
+//! it is gone. Callers of one process may use a slot one after the other with one token.
 
 use std::sync::Arc;
 
-use distlock_core::{Guard, LockName, Result};
+use distlock_core::{Clock, Guard, LockName, Result};
 
-use super::{holder::Holder, hub::Hub};
+use super::{holder::Holder, hub::Hub, record::EntryId};
 
 /// A slot that a caller has for its entry.
 pub(super) struct Slot {
     pub(super) guard: Guard,
-    pub(super) number: SlotNumber,
+    /// Its drop frees the number.
+    _number: SlotNumber,
     pub(super) holder: Arc<Holder>,
+}
+
+impl Slot {
+    /// A slot that this process has got.
+    pub(super) fn new(hub: &Hub, number: SlotNumber, guard: Guard) -> Self {
+        let id = EntryId {
+            slot: number.id(),
+            token: guard.token(),
+        };
+        let holder = Holder::new(&hub.name, id, &guard, &hub.clock);
+        Self {
+            guard,
+            _number: number,
+            holder,
+        }
+    }
+
+    /// The same slot for another entry, unless its lease has ended.
+    pub(super) fn again(self, clock: &Arc<dyn Clock>) -> Option<Self> {
+        let old = self.holder;
+        let holder = Holder::new(old.name(), old.id().clone(), &self.guard, clock);
+        let slot = Self { holder, ..self };
+        slot.guard.is_valid().then_some(slot)
+    }
 }
 
 /// The number of a slot that nobody else of this process uses meanwhile.

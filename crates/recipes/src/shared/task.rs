@@ -7,7 +7,7 @@
 //! Changes that come while a write is in flight go out together in the next one. The task ends when
 //! this process has no guard and no caller of the name.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use distlock_core::{
     Deleted, Epoch, Error, ErrorKind, Expect, FencingToken, Moment, Result, Version, Written,
@@ -55,11 +55,13 @@ impl Drop for Running {
         if self.is_over {
             return;
         }
+        let _kept;
         let mut state = self.hub.state.lock();
         state.is_running = false;
         state.known = None;
         state.joins.clear();
         state.resizes.clear();
+        _kept = mem::take(&mut state.kept);
     }
 }
 
@@ -75,7 +77,10 @@ impl Hub {
         loop {
             let pause = {
                 let now = self.clock.now();
+                // Declared before the lock of the state, and so dropped after it.
+                let _released;
                 let mut state = self.state.lock();
+                _released = state.no_longer_kept(now);
                 match state.next(now) {
                     Next::Work => None,
                     Next::LookAt(at) => Some(at.since(now)),
@@ -189,6 +194,7 @@ impl Hub {
         };
         state.saw(&record, sent);
         state.wants = state.wants.filter(|since| *since > sent);
+        state.has_joined = false;
         state.known = Some(Known {
             version,
             record,
