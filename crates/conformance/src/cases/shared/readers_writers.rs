@@ -9,7 +9,7 @@ use std::{
 };
 
 use distlock_core::{ErrorKind, FenceGuard};
-use distlock_recipes::shared::{Semaphore, SharedGuard, SharedMode};
+use distlock_recipes::shared::{Semaphore, SharedMode};
 use tokio::{sync::mpsc, task::JoinSet};
 
 use super::steps::{SETTLED, again_and_again, leave, refused, take};
@@ -184,8 +184,11 @@ async fn readers_that_waited_hold_together(cx: Context) -> Outcome {
             let (lock, sender) = (lock.clone(), sender.clone());
             readers.spawn(async move {
                 let reader = take(lock.read()).await;
-                let held = reader.as_ref().is_ok_and(SharedGuard::is_valid);
-                let _ = sender.send((client, task, held)).await;
+                let failure = match &reader {
+                    Ok(reader) => reader.check().err().map(|error| error.to_string()),
+                    Err(failure) => Some(format!("{failure:?}")),
+                };
+                let _ = sender.send((client, task, failure)).await;
                 // Held until all have entered.
                 std::future::pending::<()>().await;
                 drop(reader);
@@ -193,11 +196,13 @@ async fn readers_that_waited_hold_together(cx: Context) -> Outcome {
         }
     }
     cx.until_waited_for("rw", "lock").await?;
-    ensure!(entered.try_recv().is_err(), "a reader beside a writer");
+    let early = entered.try_recv();
+    ensure!(early.is_err(), "a reader did not wait: {early:?}");
     leave(writer).await?;
     for _ in 0..6 {
         let reader = soon("a reader", entered.recv()).await?;
-        ensure!(reader.is_some_and(|(_, _, held)| held), "{reader:?}");
+        let holds = matches!(reader, Some((_, _, None)));
+        ensure!(holds, "{reader:?}");
     }
     readers.shutdown().await;
     Ok(())
