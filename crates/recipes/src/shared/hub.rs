@@ -331,7 +331,11 @@ impl Hub {
     /// Notes that an entry is dead: its slot was got with a higher token, so the lease of its
     /// holder had ended.
     pub(super) fn mark_dead(&self, id: EntryId) {
-        self.state.lock().dead.insert(id);
+        let mut state = self.state.lock();
+        state.dead.insert(id);
+        // Most holders have left, and have changed the record. A write on condition of the version
+        // that is known would come too late, which costs a trip more than this read.
+        state.wants = state.wants.max(Some(self.clock.now()));
     }
 
     /// Makes the task plan its next look again.
