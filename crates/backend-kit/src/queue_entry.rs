@@ -42,12 +42,20 @@ const LONGEST_PER_CONTENDER: Duration = Duration::from_millis(400);
 /// The shortest time between two polls.
 const SHORTEST: Duration = Duration::from_millis(10);
 
+/// The age of an answer, for each contender ahead, at which a contender that watches asks again
+/// after a departure. If several departures looked like one, the contender would otherwise count
+/// too few of them, and a free lock would wait for its next renewal.
+const MISCOUNTED_AFTER: Duration = Duration::from_millis(100);
+
 /// The way in which a contender learns that a contender ahead has left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LearnsOfChange {
     /// The store sends notifications. Polls only find changes whose notification was lost.
     ByNotification,
+    /// Each contender that leaves any queue of the store changes something that the others watch.
+    /// They do not see which queue it was, and several departures may look like one.
+    ByWatching,
     /// The contender polls, and polls more often the nearer it is to the front.
     ByPolling,
 }
@@ -78,9 +86,14 @@ pub struct EntrySchedule {
     due: Option<Moment>,
     /// The measured time between two contenders that leave the queue.
     per_contender: Duration,
-    /// Whether a contender left after the last request was sent. The answer to that request may not
-    /// count that contender.
-    left_since_request: bool,
+    /// The number of contenders that left after the last request was sent. The answer to that
+    /// request may not count them.
+    left: u32,
+    /// The number of requests in a row that departures caused, and after which as many contenders
+    /// were ahead as before. The departures were then from other queues.
+    in_vain: u32,
+    /// Whether a departure caused the last request.
+    asked_after_departure: bool,
 }
 
 impl EntrySchedule {
@@ -94,7 +107,18 @@ impl EntrySchedule {
             answered_at: None,
             due: None,
             per_contender: LONGEST_PER_CONTENDER,
-            left_since_request: false,
+            left: 0,
+            in_vain: 0,
+            asked_after_departure: false,
+        }
+    }
+
+    /// Changes the way in which the contender learns of departures. A request is then due at once,
+    /// because the contender may have missed a departure.
+    pub fn learn(&mut self, learns: LearnsOfChange) {
+        if self.learns != learns {
+            self.learns = learns;
+            self.look_again();
         }
     }
 
@@ -113,6 +137,11 @@ impl EntrySchedule {
                 self.per_contender.saturating_mul(2)
             }
             .clamp(SHORTEST, LONGEST_PER_CONTENDER);
+            if left > 0 {
+                self.in_vain = 0;
+            } else if self.asked_after_departure {
+                self.in_vain = self.in_vain.saturating_add(1);
+            }
         }
         (self.ahead, self.first) = (ahead, ahead == 0);
         self.answered_at = Some(now);
@@ -129,9 +158,25 @@ impl EntrySchedule {
             pause
         };
         self.due = Some(now + pause);
-        if std::mem::take(&mut self.left_since_request) && ahead > 0 {
-            self.due = None;
+        if self.left > 0 && ahead > 0 {
+            self.due = match self.learns {
+                LearnsOfChange::ByWatching => self.due.min(self.due_after_departure()),
+                _ => None,
+            };
         }
+    }
+
+    /// The moment of the next request after a departure from some queue of the store: as soon as
+    /// the contender may be the first, and later if such requests were in vain.
+    fn due_after_departure(&self) -> Option<Moment> {
+        let pause = if self.left < self.ahead {
+            MISCOUNTED_AFTER.saturating_mul(self.ahead)
+        } else if self.in_vain < 2 {
+            return None;
+        } else {
+            (SHORTEST * (1 << (self.in_vain - 2).min(6))).min(LONGEST_PER_CONTENDER)
+        };
+        self.answered_at.map(|answered_at| answered_at + pause)
     }
 
     /// The time until the next poll. The poll comes before this contender is expected at the front,
@@ -175,12 +220,19 @@ impl EntrySchedule {
     /// Notes that a request is sent now by the only task that renews this entry. A departure before
     /// the request is in its answer.
     pub fn note_request(&mut self) {
-        self.left_since_request = false;
+        self.asked_after_departure = std::mem::take(&mut self.left) > 0;
     }
 
-    /// Notes the store's notification that some contender has left the queue.
+    /// Notes that some contender has left the queue, or, for a contender that watches, some queue
+    /// of the store.
     pub fn somebody_left(&mut self) {
-        self.left_since_request = true;
+        self.left = self.left.saturating_add(1);
+        if self.learns == LearnsOfChange::ByWatching {
+            if !self.first && self.answered_at.is_some() {
+                self.due = self.due.min(self.due_after_departure());
+            }
+            return;
+        }
         self.ahead = self.ahead.saturating_sub(1);
         if self.ahead == 0 {
             self.due = None;
@@ -189,7 +241,7 @@ impl EntrySchedule {
 
     /// Notes that notifications may have been lost, so that a request is due at once.
     pub fn look_again(&mut self) {
-        self.left_since_request = true;
+        self.left = self.left.max(1);
         self.due = None;
     }
 
@@ -294,11 +346,75 @@ mod tests {
         assert!(!entry.due_in(START).is_zero());
     }
 
+    #[test]
+    fn a_contender_that_watches_asks_when_as_many_have_left_as_were_ahead() {
+        let mut entry = EntrySchedule::new(LearnsOfChange::ByWatching);
+        entry.asking(START);
+        entry.kept(START, ahead(3));
+        for _ in 0..2 {
+            entry.somebody_left();
+            assert!(!entry.due_in(START).is_zero());
+        }
+        // If one of two departures was missed, the others make a request due after 0.1 s for each
+        // contender that was ahead.
+        assert_eq!(entry.due_in(START), ms(300));
+        entry.somebody_left();
+        assert!(entry.due_in(START).is_zero());
+        entry.asking(START);
+        entry.kept(START, ahead(0));
+        entry.somebody_left();
+        assert_eq!(entry.due_in(START), RENEW_AFTER, "it is the first already");
+    }
+
+    #[test]
+    fn departures_from_other_queues_cost_a_contender_that_watches_few_requests() {
+        let mut entry = EntrySchedule::new(LearnsOfChange::ByWatching);
+        let (mut now, mut requests) = (START, 0);
+        entry.asking(now);
+        entry.kept(now, ahead(1));
+        // One departure a millisecond, for ten seconds.
+        while now < START + ms(10_000) {
+            entry.somebody_left();
+            if entry.due_in(now).is_zero() {
+                requests += 1;
+                entry.asking(now);
+                entry.kept(now, ahead(1));
+            }
+            now = now + ms(1);
+        }
+        assert!((20..50).contains(&requests), "{requests} requests");
+        // A departure from its own queue ends the back-off.
+        entry.asking(now);
+        entry.kept(now, ahead(0));
+        entry.asking(now);
+        entry.kept(now, ahead(1));
+        entry.somebody_left();
+        assert!(entry.due_in(now).is_zero());
+    }
+
+    #[test]
+    fn a_contender_that_learns_in_another_way_asks_at_once() {
+        let mut entry = EntrySchedule::new(LearnsOfChange::ByPolling);
+        entry.asking(START);
+        entry.kept(START, ahead(5));
+        entry.learn(LearnsOfChange::ByPolling);
+        assert!(!entry.due_in(START).is_zero());
+        entry.learn(LearnsOfChange::ByWatching);
+        assert!(entry.due_in(START).is_zero());
+        entry.asking(START);
+        entry.kept(START, ahead(5));
+        assert_eq!(entry.due_in(START), RENEW_AFTER);
+    }
+
     /// The contender ahead has died right after a renewal. This contender joined 50 ms later, and
     /// nobody notifies it of the end of that entry.
     #[test]
     fn a_contender_behind_a_dead_one_asks_when_the_dead_entry_ends() {
-        for learns in [LearnsOfChange::ByNotification, LearnsOfChange::ByPolling] {
+        for learns in [
+            LearnsOfChange::ByNotification,
+            LearnsOfChange::ByWatching,
+            LearnsOfChange::ByPolling,
+        ] {
             let mut entry = EntrySchedule::new(learns);
             let dead = START + ENTRY_LEASE;
             let mut now = START + ms(50);
