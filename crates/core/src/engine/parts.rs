@@ -93,12 +93,11 @@ impl LockerParts {
     }
 
     /// Whether an attempt without a wait leaves the lock to the waiters of other processes now.
-    /// Only a store that is polled needs that: a waiter with a notification asks at once, and a
-    /// queue of the store (ZooKeeper) puts the attempt behind all waiters.
+    /// Also a waiter that is notified at once would lose the race against a process that asks right
+    /// after its own release, without a way to the store in between (SQLite).
     pub(crate) fn gives_way(&self, name: &LockName) -> bool {
-        let now = self.timing.now();
-        self.backend.capabilities().wakeup == Wakeup::Poll
-            && self.contended.gives_way(name, self.grants_in_a_row(), now)
+        let (limit, now) = (self.grants_in_a_row(), self.timing.now());
+        self.contended.gives_way(name, limit, now)
     }
 
     /// The number of grants in a row after which this process lets other processes go first.
