@@ -47,6 +47,7 @@ impl<D: Dialect> SqlContender<D> {
         let context = store.dialect().context();
         let group = Arc::clone(&context.wait_group);
         let waiter = group.join(&request, context.clock.now());
+        store.dialect().prepare_to_wait();
         let joined = Self::new(Arc::clone(&store), open, request, waiter);
         // If this process is first already, another waiter of the process has taken the queue
         // entry.
@@ -137,6 +138,7 @@ impl<D: Dialect> Contender for SqlContender<D> {
         let over = AttemptSchedule::end_of_wait(clock.now(), at_most);
         loop {
             self.note_acts();
+            self.store.dialect().prepare_to_wait();
             ensure_polling(&self.store);
             if D::NOTIFIES {
                 ensure_listening(&self.store);

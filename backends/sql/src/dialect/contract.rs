@@ -109,6 +109,10 @@ pub(crate) trait Dialect: Configured + fmt::Debug + Send + Sync + Sized + 'stati
         Box::pin(std::future::pending())
     }
 
+    /// Prepares to learn of releases by other processes, before this process takes or renews a
+    /// queue entry.
+    fn prepare_to_wait(&self) {}
+
     /// Takes or renews these queue entries, each for `lease`. Returns for each entry the entries
     /// ahead in the same queue.
     fn renew_queue_entries(

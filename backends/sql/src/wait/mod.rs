@@ -10,6 +10,6 @@ pub(crate) mod wait_state;
 
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 pub(crate) use self::wait_group::WaitGroups;
-pub(crate) use self::wait_group::{RENEW_HINT_BELOW, WaitGroup, remaining_of_hint};
+pub(crate) use self::wait_group::{HINT_LIFETIME, RENEW_HINT_BELOW, WaitGroup, remaining_of_hint};
 #[cfg(feature = "mysql")]
 pub(crate) use wait_group::SEVERAL_PROCESSES;

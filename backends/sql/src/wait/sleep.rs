@@ -42,9 +42,9 @@ pub(crate) const ADAPTIVE: Pace = Pace {
     at_least: Duration::from_millis(10),
 };
 
-/// The pace for Postgres, which notifies of releases. A poll only finds a release whose
-/// notification was lost.
-#[cfg(feature = "postgres")]
+/// The pace for Postgres, which notifies of releases, and for a watched SQLite file. A poll only
+/// finds a release that was not told.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
 pub(crate) const PUSHED: Pace = Pace {
     first: 900_000..1_100_000,
     last: 900_000..1_100_000,
@@ -82,6 +82,14 @@ pub(crate) struct PollSchedule {
     pub(crate) next: Option<Moment>,
     /// The number of polls in a row that found no change.
     pub(crate) unchanged: u32,
+    /// The time of the last poll.
+    sent: Option<Moment>,
+    /// Whether a release was told since the last poll. A watched file does not tell of which lock.
+    release_told: bool,
+    /// Whether a release was told before the last poll.
+    polled_after_release: bool,
+    /// The number of polls in a row that such a release caused, and that found no change.
+    in_vain: u32,
 }
 
 impl PollSchedule {
@@ -90,7 +98,36 @@ impl PollSchedule {
             pace,
             next: None,
             unchanged: 0,
+            sent: None,
+            release_told: false,
+            polled_after_release: false,
+            in_vain: 0,
         }
+    }
+
+    /// Changes the pace.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn keep(&mut self, pace: Pace) {
+        self.pace = pace;
+        self.next = None;
+    }
+
+    /// Notes that some lock of the store was released, perhaps none that this process waits for. A
+    /// poll is then due: at once, or later if such polls were in vain. So a waiter whose lock stays
+    /// held costs little while others pass their locks on in the same file.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn note_release(&mut self, now: Moment) {
+        self.release_told = true;
+        let soonest = self
+            .sent
+            .map_or(now, |sent| sent + back_off_in_vain(self.in_vain));
+        self.poll_at(soonest.max(now));
+    }
+
+    /// Makes the next poll due at this time at the latest.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn poll_at(&mut self, due: Moment) {
+        self.next = Some(self.next.map_or(due, |next| next.min(due)));
     }
 
     /// The time until the poller must send its next request. `entry_due_in` is the time until a
@@ -131,6 +168,8 @@ impl PollSchedule {
     /// Notes that a poll is sent now.
     pub(crate) fn note_sent(&mut self, now: Moment) {
         self.next = Some(now + self.random_pause());
+        self.sent = Some(now);
+        self.polled_after_release = std::mem::take(&mut self.release_told);
     }
 
     /// Notes what the poll of `polled` found: whether a lock has changed, and the time until the
@@ -140,6 +179,11 @@ impl PollSchedule {
             self.note_change(polled);
         } else {
             self.unchanged = self.unchanged.saturating_add(1);
+        }
+        if changed {
+            self.in_vain = 0;
+        } else if self.polled_after_release {
+            self.in_vain = self.in_vain.saturating_add(1);
         }
         if let Some(next) = self.next {
             let expiry = polled + first_end;
@@ -225,16 +269,23 @@ impl AttemptSchedule {
     }
 }
 
+/// The pause after `times` polls in a row that found no change; at most 64 ms. Two are free: the
+/// lock may have been taken between the release and the poll.
+#[cfg(feature = "sqlite")]
+fn back_off_in_vain(times: u32) -> Duration {
+    match times.checked_sub(2) {
+        None => Duration::ZERO,
+        Some(times) => Duration::from_millis(1 << times.min(6)),
+    }
+}
+
 /// The back-off after `times` lost races in a row; at most 64 ms.
 fn back_off(times: u32) -> Duration {
     let longest = 2_000_u64 << times.saturating_sub(2).min(5);
     Duration::from_micros(fastrand::u64(longest / 2..longest))
 }
 
-#[cfg(all(
-    test,
-    any(feature = "mysql", all(feature = "sqlite", feature = "postgres"))
-))]
+#[cfg(all(test, any(feature = "mysql", feature = "sqlite")))]
 mod tests {
     use super::*;
 
@@ -262,8 +313,31 @@ mod tests {
         assert_eq!(ADAPTIVE.pause(u32::MAX), ADAPTIVE.last);
     }
 
+    /// Others pass their locks on in the same file, and the awaited lock stays held.
     #[test]
-    #[cfg(all(feature = "sqlite", feature = "postgres"))]
+    #[cfg(feature = "sqlite")]
+    fn releases_of_other_locks_cause_few_polls() {
+        let start = Moment::from_boot(Duration::from_secs(100));
+        let (mut polls, mut now, mut sent) = (PollSchedule::new(PUSHED), start, 0);
+        while now < start + Duration::from_secs(10) {
+            polls.note_release(now);
+            if polls.is_due(now) {
+                sent += 1;
+                polls.note_sent(now);
+                polls.note_answer(now, false, Duration::MAX);
+            }
+            now = now + Duration::from_millis(1);
+        }
+        assert!((140..180).contains(&sent), "{sent} polls");
+        // A change of the awaited lock ends the back-off.
+        polls.note_sent(now);
+        polls.note_answer(now, true, Duration::MAX);
+        polls.note_release(now);
+        assert!(polls.is_due(now));
+    }
+
+    #[test]
+    #[cfg(feature = "sqlite")]
     fn a_steady_pace_has_the_same_pause_after_every_poll() {
         for pace in [STEADY, PUSHED] {
             assert!((0..100).all(|unchanged_polls| pace.pause(unchanged_polls) == pace.last));

@@ -81,6 +81,58 @@ impl WaitGroup {
         }
     }
 
+    /// Notes that a thread watches the store from now on, or that it does so no longer.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn set_watched(&self, waiting: &mut WaitState, watched: bool) {
+        if waiting.watched == watched {
+            return;
+        }
+        waiting.watched = watched;
+        if watched {
+            waiting.learn(LearnsOfChange::ByWatching, sleep::PUSHED);
+        } else {
+            waiting.learn(LearnsOfChange::ByPolling, sleep::STEADY);
+        }
+        self.poll_sooner.notify_one();
+    }
+
+    /// Handles what the watch of the store has seen: whether some lock was released, and the number
+    /// of contenders that have left some queue.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn note_seen(&self, now: Moment, released: bool, left: u32) {
+        let mut waiting = self.waiting.lock();
+        let WaitState { by_name, polls, .. } = &mut *waiting;
+        let (mut any_is_first, mut any_waits_behind) = (false, false);
+        for awaited in by_name.values_mut() {
+            if awaited.position.is_first() {
+                any_is_first = true;
+                continue;
+            }
+            any_waits_behind = true;
+            for _ in 0..left {
+                awaited.position.somebody_left();
+            }
+        }
+        if released && any_is_first {
+            polls.note_release(now);
+        }
+        if released && any_is_first || left > 0 && any_waits_behind {
+            self.poll_sooner.notify_one();
+        }
+    }
+
+    /// Handles a gap in the watch of the store: any lock may have been released, and any contender
+    /// may have left.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn note_unwatched(&self, now: Moment) {
+        let mut waiting = self.waiting.lock();
+        waiting.polls.note_release(now);
+        for awaited in waiting.by_name.values_mut() {
+            awaited.position.look_again();
+        }
+        self.poll_sooner.notify_one();
+    }
+
     /// Whether no other process is ahead of this one in the queue of a lock, for a waiter that
     /// passes nobody (`in_order`) or for another one.
     pub(crate) fn is_first(&self, name: &LockName, in_order: bool) -> bool {

@@ -32,6 +32,9 @@ pub(crate) struct WaitState {
     pub(crate) by_name: HashMap<LockName, AwaitedLock>,
     pub(crate) polls: PollSchedule,
     pub(crate) notified_by: LearnsOfChange,
+    /// Whether a thread of this process watches the store for the waiters.
+    #[cfg(feature = "sqlite")]
+    pub(crate) watched: bool,
 }
 
 /// A lock that at least one waiter of this process waits for.
@@ -51,6 +54,18 @@ impl WaitState {
             by_name: HashMap::new(),
             polls: PollSchedule::new(pace),
             notified_by,
+            #[cfg(feature = "sqlite")]
+            watched: false,
+        }
+    }
+
+    /// Changes the way in which the waiters learn of a release and of their turn.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn learn(&mut self, learns: LearnsOfChange, pace: Pace) {
+        self.notified_by = learns;
+        self.polls.keep(pace);
+        for awaited in self.by_name.values_mut() {
+            awaited.position.learn(learns);
         }
     }
 
@@ -158,6 +173,12 @@ impl WaitState {
         note(&mut awaited.position);
         let (is_first, is_first_in_order) = standing(awaited);
         if is_first && !was_first || is_first_in_order && !was_first_in_order {
+            #[cfg(feature = "sqlite")]
+            if self.watched && is_first {
+                // The lock is mostly held still, and a look costs less than a refused attempt.
+                self.polls.poll_at(now);
+                return;
+            }
             // Waiters that are not asleep get a wake-up too: such a waiter may have read its
             // position just before this change, and may fall asleep after this change.
             for waiter in &awaited.waiters {

@@ -21,6 +21,8 @@ mod store_queue;
 mod store_queue_cases;
 mod transaction;
 mod wait;
+#[cfg(target_os = "linux")]
+mod watch;
 
 use std::{
     path::{Path, PathBuf},

@@ -26,6 +26,9 @@ pub(crate) struct StoreContext {
     pub(super) statements: Statements,
     /// Whether a connection of this store was opened before.
     pub(super) was_opened: AtomicBool,
+    /// Whether a log line has said that waiters poll this file.
+    #[cfg(target_os = "linux")]
+    pub(super) told_of_polling: AtomicBool,
 }
 
 /// The readings of the two clocks in microseconds: since boot, and since 1970.
@@ -48,6 +51,8 @@ impl StoreContext {
                 reap_after: config.reap_after,
             },
             was_opened: AtomicBool::new(false),
+            #[cfg(target_os = "linux")]
+            told_of_polling: AtomicBool::new(false),
             config,
             path,
         })

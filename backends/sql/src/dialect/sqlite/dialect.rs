@@ -33,7 +33,7 @@ use crate::{
     dialect::{CommonContext, Configured, Dialect, REAPED_ROWS, Reaped, ReapedPage, above_prefix},
     rows::{LockRow, QueueEntry, renewed_entry, shown_queue},
     statement_error::{Access, StatementError},
-    wait::{RENEW_HINT_BELOW, WaitGroups},
+    wait::{HINT_LIFETIME, RENEW_HINT_BELOW, WaitGroups},
 };
 
 /// The wait groups of this process, one for each file and table prefix.
@@ -149,6 +149,10 @@ impl Dialect for SqliteDialect {
         capabilities.token_floor = true;
         capabilities.store_queue = true;
         capabilities.tells_force_release = true;
+        #[cfg(target_os = "linux")]
+        {
+            capabilities.wakeup = distlock_core::Wakeup::Push;
+        }
         capabilities
     }
 
@@ -182,7 +186,10 @@ impl Dialect for SqliteDialect {
         kind: OperationKind,
         ops: &[Operation],
     ) -> Result<Vec<Reply<Answer>>, Failure> {
-        write::send(&self.context, &self.writer, kind, ops).await
+        let replies = write::send(&self.context, &self.writer, kind, ops).await?;
+        #[cfg(target_os = "linux")]
+        super::watch::tell_of_releases(&self.context, &replies);
+        Ok(replies)
     }
 
     async fn read_rows(&self, names: &[LockName]) -> Result<Vec<(LockName, Result<LockRow>)>> {
@@ -202,21 +209,24 @@ impl Dialect for SqliteDialect {
     async fn set_hints(&self, names: &[LockName], time: Duration) -> Result<()> {
         let names: Vec<_> = names.iter().map(LockName::as_str).collect();
         let now = self.context.now().boot;
-        let after = |time: Duration| {
-            now.saturating_add(i64::try_from(time.as_micros()).unwrap_or(i64::MAX))
-        };
         let hint_id = self.context.common.wait_group.hint_id();
         self.change(
             &self.hinting,
             "set_hints",
             &self.context.statements.set_hints,
             |query| {
-                let query = query.bind(json(&names)).bind(hint_id).bind(after(time));
-                query.bind(after(RENEW_HINT_BELOW))
+                let query = query.bind(json(&names)).bind(hint_id);
+                let query = query.bind(later(now, time));
+                query.bind(later(now, RENEW_HINT_BELOW))
             },
         )
         .await
         .map(drop)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn prepare_to_wait(&self) {
+        super::watch::ensure_watching(&self.context);
     }
 
     async fn renew_queue_entries(
@@ -234,7 +244,10 @@ impl Dialect for SqliteDialect {
             .change(&self.hinting, "renew_queue_entries", renew, |query| {
                 let query = query.bind(rows.clone()).bind(0);
                 let query = query.bind(self.context.boot.to_vec());
-                query.bind(now.boot).bind(now.wall).bind(lease)
+                let query = query.bind(now.boot).bind(now.wall).bind(lease);
+                let query = query.bind(self.context.common.wait_group.hint_id());
+                let query = query.bind(later(now.boot, HINT_LIFETIME));
+                query.bind(later(now.boot, RENEW_HINT_BELOW))
             })
             .await?;
         let mut entries = Vec::with_capacity(kept.len());
@@ -267,8 +280,10 @@ impl Dialect for SqliteDialect {
             let query = query.bind(names.clone()).bind(waiters.clone());
             query.bind(self.context.boot.to_vec()).bind(now.boot)
         })
-        .await
-        .map(drop)
+        .await?;
+        #[cfg(target_os = "linux")]
+        super::watch::tell_of_departure(&self.context);
+        Ok(())
     }
 
     async fn remove_expired_entries(&self) -> Result<u64> {
@@ -423,6 +438,11 @@ impl Dialect for SqliteDialect {
         self.hinting.lock().await.close().await;
         self.reader.close(&*self.context.common.clock).await;
     }
+}
+
+/// The reading `now` of the boot-time clock, plus `time`.
+fn later(now: i64, time: Duration) -> i64 {
+    now.saturating_add(i64::try_from(time.as_micros()).unwrap_or(i64::MAX))
 }
 
 impl fmt::Debug for SqliteDialect {

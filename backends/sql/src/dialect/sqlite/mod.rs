@@ -15,6 +15,8 @@ mod rows;
 mod schema;
 mod statements;
 mod tables;
+#[cfg(target_os = "linux")]
+mod watch;
 mod write;
 
 pub use self::{driver::SqliteDriver, options::SqliteConfig};

@@ -54,8 +54,15 @@ SELECT record_key, version, value, boot_id, written_at
 
 /// `?1` rows of name, id and label of the entry, `?6` the lease of an entry. Returns for each entry
 /// the lock's name, the number of entries ahead in the same queue, and the microseconds until all
-/// of those have ended. The two statements are sent together.
+/// of those have ended. The statements are sent together.
+///
+/// The entry comes with a hint on the lock's row, held or not, so that a release tells this process
+/// from now on, whoever holds the lock by then. `?7`, `?8` and `?9` are `?2`, `?3` and `?4` of
+/// [`SET_HINTS`].
 pub(super) const RENEW_QUEUE_ENTRIES: &str = "
+UPDATE distributed_lock SET hint_id = CASE WHEN hint_until > ?9 THEN 0 ELSE ?7 END, hint_until = ?8
+ WHERE lock_name IN (SELECT value ->> 0 FROM json_each(?1))
+   AND (hint_id NOT IN (?7, 0) OR hint_until <= ?9);
 INSERT INTO distributed_queue (lock_name, entry_id, boot_id, joined_at, expires_at, holder)
 SELECT j.value ->> 0, j.value ->> 1, ?3, ?4, ?4 + ?6, j.value ->> 2
   FROM json_each(?1) AS j WHERE true

@@ -76,7 +76,7 @@ impl Statements {
             force: sql(FORCE),
             look: sql(&LOOK.replace("{lock_columns}", LOCK_COLUMNS)),
             set_hints: sql(SET_HINTS),
-            renew_queue_entries: sql(RENEW_QUEUE_ENTRIES),
+            renew_queue_entries: sql(&named(RENEW_QUEUE_ENTRIES)),
             read_queue: sql(READ_QUEUE),
             leave_queues: sql(LEAVE_QUEUES),
             remove_expired_entries: sql(REMOVE_EXPIRED_ENTRIES),
