@@ -181,6 +181,8 @@ impl Enter<'_> {
     async fn attempt(&mut self) -> Result<Joined<SharedGuard>> {
         let (mut who, mut has_buried) = (Who::Newcomer, false);
         if let Some(guard) = self.join_readers(false) {
+            // A loop of such acquires waits for nothing else.
+            tokio::task::consume_budget().await;
             return Ok(Joined::Entered(guard));
         }
         for _ in 0..4 {
@@ -336,9 +338,6 @@ impl Enter<'_> {
         let mut said = None;
         let mut blockers = Blockers::default();
         while line.is_valid() {
-            if let Some(guard) = self.join_readers(true) {
-                return Ok(Some(guard));
-            }
             match self.enter_as_head(&mut said).await {
                 Ok(Some(Joined::Entered(guard))) => return Ok(Some(guard)),
                 Ok(Some(Joined::Blocked(ids))) => blockers.watch(self, ids),
@@ -378,6 +377,10 @@ impl Enter<'_> {
             // An error of the slot shows below.
             let (answer, _) = tokio::join!(Said::say(&hub), self.take_slot());
             *said = Some(answer?);
+        }
+        // Only after its own word: that of a dead head is taken back with it.
+        if let Some(guard) = self.join_readers(true) {
+            return Ok(Some(Joined::Entered(guard)));
         }
         self.take_slot().await?;
         let since = self.hub.clock.now();

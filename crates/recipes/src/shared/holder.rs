@@ -152,6 +152,12 @@ impl Holder {
         self.loss().is_none() && self.slot.is_valid()
     }
 
+    /// Whether so much of the lease is left as after a renewal that did not fail.
+    pub(super) fn is_fresh(&self) -> bool {
+        let ttl = self.fields.lock().ttl;
+        self.remaining() >= ttl / 2
+    }
+
     fn remaining(&self) -> Duration {
         if !self.is_valid() {
             return Duration::ZERO;
@@ -264,7 +270,11 @@ impl Hold {
             return of_the_guard(*loss);
         }
         tokio::select! {
-            reason = self.entry.lost() => Ended::Lost(reason),
+            // What the entry lost after the guard had ended is none of its losses.
+            reason = self.entry.lost() => {
+                let left = self.left.get().copied();
+                of_the_guard(left.unwrap_or(Some(reason)))
+            }
             () = ended => of_the_guard(self.loss()),
         }
     }

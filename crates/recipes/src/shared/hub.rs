@@ -24,6 +24,7 @@ use uuid::Uuid;
 
 use super::{
     Kind,
+    enter::Terms,
     holder::Holder,
     record::{EntryId, Record, Wish},
     seat::{Kept, Seat},
@@ -78,8 +79,8 @@ pub(super) struct State {
     /// The capacities that callers want on record. The last one counts.
     pub(super) resizes: Vec<Resize>,
     pub(super) is_running: bool,
-    /// The entry that readers of this process join.
-    pub(super) readers: Weak<Seat>,
+    /// The entry that readers of this process with these terms join.
+    pub(super) readers: Option<(Terms, Weak<Seat>)>,
     /// A reader has joined it since the record was last read.
     pub(super) has_joined: bool,
     /// Slots of holders that have left.
@@ -233,7 +234,7 @@ impl Hub {
                 holders: HashMap::new(),
                 resizes: Vec::new(),
                 is_running: false,
-                readers: Weak::new(),
+                readers: None,
                 has_joined: false,
                 kept: Vec::new(),
                 last_left: None,

@@ -89,7 +89,9 @@ impl State {
     /// When to ask again whether somebody waits, for the readers that join an entry without a
     /// request of their own.
     fn ask_for_readers_at(&self) -> Option<Moment> {
-        let known = self.known.as_ref().filter(|_| self.has_joined);
+        let readers = self.readers.as_ref().filter(|_| self.has_joined);
+        let are_there = readers.is_some_and(|(_, readers)| readers.strong_count() > 0);
+        let known = self.known.as_ref().filter(|_| are_there);
         known.map(|known| known.asked + ASK_AGAIN * 4 / 5)
     }
 

@@ -6,11 +6,16 @@
 //! one guard.
 
 use std::{
-    sync::{Arc, Weak},
+    pin::pin,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
 use distlock_core::{Error, ErrorKind, Moment, Released, Result, at_most};
+use tokio::sync::Mutex;
 
 use super::{
     enter::Terms,
@@ -38,6 +43,9 @@ pub(super) struct Seat {
     membership: Membership,
     terms: Terms,
     entered: Moment,
+    /// Set before the slot gets another TTL, which is not that of the terms.
+    is_extended: AtomicBool,
+    extending: Mutex<()>,
 }
 
 /// A slot whose holder has left, for the next caller of this process.
@@ -55,6 +63,8 @@ impl Seat {
             membership,
             terms: terms.clone(),
             entered,
+            is_extended: AtomicBool::new(false),
+            extending: Mutex::new(()),
         })
     }
 
@@ -72,6 +82,9 @@ impl Seat {
 
     /// Gives the entry a new TTL. While others share it, the TTL gets no shorter.
     pub(super) async fn extend(self: &Arc<Self>, mut ttl: Duration) -> Result<()> {
+        // One after the other: a later one must not undo the longer TTL of an earlier one.
+        let _turn = self.extending.lock().await;
+        self.is_extended.store(true, Relaxed);
         // Nobody joins any more, who would not get what it asked for.
         self.hub().offer_none(self);
         if Arc::strong_count(self) > 1 {
@@ -91,20 +104,25 @@ impl Seat {
             membership,
             terms,
             entered,
+            is_extended,
+            ..
         } = self;
         let hub = Arc::clone(membership.hub());
-        let keeps = slot.holder.is_valid() && hub.state.lock().keeps(entered, hub.clock.now());
-        let leaving = at_most(&*hub.clock, LEAVING, membership.leave());
-        let (left, released) = if keeps {
-            match leaving.await {
-                Some(true) => {
-                    hub.keep(slot, terms);
-                    return Released::Clean;
-                }
-                left => (left, slot.guard.release().await),
+        let is_whole = slot.holder.is_valid() && !is_extended.into_inner();
+        let keeps = is_whole && hub.state.lock().keeps(entered, hub.clock.now());
+        let mut leaving = pin!(at_most(&*hub.clock, LEAVING, membership.leave()));
+        // While the removal hangs, the slot must not hide a dead entry for longer.
+        let early = match keeps {
+            true => at_most(&*hub.clock, KEPT, &mut leaving).await,
+            false => None,
+        };
+        let (left, released) = match early {
+            Some(Some(true)) => {
+                hub.keep(slot, terms);
+                return Released::Clean;
             }
-        } else {
-            tokio::join!(leaving, slot.guard.release())
+            Some(left) => (left, slot.guard.release().await),
+            None => tokio::join!(leaving, slot.guard.release()),
         };
         if released.is_clean() && left != Some(true) {
             // The entry is dead from now on. Whom it blocks removes it.
@@ -118,14 +136,13 @@ impl Seat {
 impl Hub {
     /// Lets the readers of this process that come from now on join this entry.
     pub(super) fn offer(&self, seat: &Arc<Seat>) {
-        self.state.lock().readers = Arc::downgrade(seat);
+        self.state.lock().readers = Some((seat.terms.clone(), Arc::downgrade(seat)));
     }
 
     fn offer_none(&self, seat: &Arc<Seat>) {
         let mut state = self.state.lock();
-        if state.readers.as_ptr() == Arc::as_ptr(seat) {
-            state.readers = Weak::new();
-        }
+        let is_its = |(_, readers): &mut (Terms, Weak<Seat>)| readers.as_ptr() == Arc::as_ptr(seat);
+        state.readers.take_if(is_its);
     }
 
     /// A guard of the entry that other readers of this process have, without a request. The head
@@ -141,7 +158,11 @@ impl Hub {
             if !is_head && !nobody_waits {
                 return None;
             }
-            let seat = state.readers.upgrade()?;
+            let (its, readers) = state.readers.as_ref()?;
+            if its != terms {
+                return None;
+            }
+            let seat = readers.upgrade()?;
             // The first one since the last answer makes the task ask again in time.
             if !std::mem::replace(&mut state.has_joined, true) {
                 self.wake.notify_one();
@@ -149,7 +170,7 @@ impl Hub {
             seat
         };
         // Not under the mutex: the drop of an entry locks it.
-        (seat.terms == *terms && seat.entry().is_valid()).then(|| SharedGuard::new(seat))
+        seat.entry().is_fresh().then(|| SharedGuard::new(seat))
     }
 
     /// A slot that was kept for a caller with these terms.
@@ -201,7 +222,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use distlock_core::{LockName, Store};
+    use distlock_core::{Expect, LockName, Store, Written};
     use distlock_memory::Memory;
 
     use super::*;
@@ -262,6 +283,35 @@ mod tests {
         };
         tokio::time::timeout(SOON, free).await.unwrap();
         assert_eq!(kept(&hub), 0);
+    }
+
+    #[tokio::test]
+    async fn a_slot_with_another_ttl_is_not_kept() {
+        let (_store, hub) = place();
+        cycles(&hub, 20).await;
+        let guard = acquire(&hub, Wish::Write).await;
+        guard.extend(Duration::from_secs(60)).await.unwrap();
+        assert!(guard.release().await.is_clean());
+        assert_eq!(kept(&hub), 0);
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_joins_takes_back_the_word_of_a_dead_head() {
+        let (store, hub) = place();
+        let first = acquire(&hub, Wish::Read).await;
+        let (records, key) = (store.records(), &hub.keys.waiting);
+        let put = records.put(key, br#"{"v":1}"#, Expect::Absent).await;
+        assert!(matches!(put, Ok(Written::Stored(_))), "{put:?}");
+        // By then a newcomer asks the store whether somebody waits.
+        hub.clock.sleep(ASK_AGAIN).await;
+        let second = acquire(&hub, Wish::Read).await;
+        assert_eq!(second.token(), first.token());
+        let gone = async {
+            while records.get(key).await.unwrap().is_some() {
+                hub.clock.sleep(KEPT / 10).await;
+            }
+        };
+        tokio::time::timeout(SOON, gone).await.unwrap();
     }
 
     #[tokio::test]

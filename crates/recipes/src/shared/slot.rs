@@ -33,12 +33,12 @@ impl Slot {
         }
     }
 
-    /// The same slot for another entry, unless its lease has ended.
+    /// The same slot for another entry, unless its lease has ended or is about to.
     pub(super) fn again(self, clock: &Arc<dyn Clock>) -> Option<Self> {
         let old = self.holder;
         let holder = Holder::new(old.name(), old.id().clone(), &self.guard, clock);
         let slot = Self { holder, ..self };
-        slot.guard.is_valid().then_some(slot)
+        slot.holder.is_fresh().then_some(slot)
     }
 }
 
