@@ -729,7 +729,7 @@ async fn check_pace(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_clock_that_goes_back_gives_a_dead_waiter_no_time_on_redis() -> Result<()> {
-    let server = RedisServer::with_clock()?;
+    let server = RedisServer::with_clock(&[])?;
     let url = server.url();
     check_clock_that_goes_back(&server, &url, |by| server.put_clock_back(by)).await
 }

@@ -157,7 +157,7 @@ pub async fn reset(target: impl Into<Target>, drivers: &Drivers) -> Result<RingR
 /// Safe.
 pub async fn show(target: impl Into<Target>, drivers: &Drivers) -> Result<RingReport> {
     let config = config_of(target, drivers)?;
-    let store = config.open_records(drivers).await?;
+    let (store, _) = config.open_records(drivers).await?;
     let seen = read(&*store.records(), &*store.clock()).await;
     let report = seen.and_then(|seen| seen.ok_or_else(no_view));
     let report = report.map(|seen| report_of(&seen, &config, &*store.clock()));
@@ -178,7 +178,7 @@ pub async fn locate(
     name: &LockName,
 ) -> Result<NamePlace> {
     let config = config_of(target, drivers)?;
-    let store = config.open_records(drivers).await?;
+    let (store, _) = config.open_records(drivers).await?;
     let seen = read(&*store.records(), &*store.clock()).await;
     let place = seen.and_then(|seen| seen.ok_or_else(no_view)).map(|seen| {
         let standing = seen.standing(name, store.clock().now());
@@ -312,13 +312,15 @@ async fn read_clock(records: &dyn Records, clock: &dyn Clock) -> Result<Reading>
 pub(crate) struct Opened {
     config: RingConfig,
     pub(crate) store: Store,
+    /// How long before a crash of the ring store a write may be lost with it.
+    loses: Duration,
     pub(crate) members: Members,
 }
 
 impl Opened {
     pub(crate) async fn open(target: impl Into<Target>, drivers: &Drivers) -> Result<Self> {
         let config = config_of(target, drivers)?;
-        let store = config.open_records(drivers).await?;
+        let (store, loses) = config.open_records(drivers).await?;
         let opening = Members::open(config.members.clone(), drivers, 0, config::check_member);
         match opening.await {
             Ok(members) => {
@@ -326,6 +328,7 @@ impl Opened {
                 Ok(Self {
                     config,
                     store,
+                    loses,
                     members,
                 })
             }
@@ -354,6 +357,7 @@ impl Opened {
     }
 
     async fn init(&self, terms: Terms, new: bool) -> Result<RingReport> {
+        config::check_lease(self.loses, terms.max_lease)?;
         let (records, clock) = (self.store.records(), self.store.clock());
         if self.read().await?.is_some() {
             let problem = "the ring exists: change it with `distlock ring add` and `remove`";
@@ -444,6 +448,7 @@ impl Opened {
     /// Writes the view after the one that was seen, and confirms it. Returns whether the ring store
     /// still had that one.
     async fn publish(&self, seen: &Seen, next: &View) -> Result<bool> {
+        config::check_lease(self.loses, next.max_lease())?;
         let (records, key) = (self.store.records(), View::key()?);
         let expect = Expect::Version(seen.entry.version);
         if records.put(&key, &next.stored()?, expect).await? == Written::Conflict {

@@ -1,13 +1,13 @@
 //! The members and the ring store, from a URL or a configuration, checked.
 
-use std::pin::Pin;
+use std::{pin::Pin, time::Duration};
 
 use distlock_backend_kit::{
     DriverOption, Drivers, MemberHandle, MemberTarget, Target, TargetParts,
 };
-use distlock_core::{Error, ErrorKind, Finding, LeaseKind, Reach, Result, Store, Verdict};
+use distlock_core::{Error, ErrorKind, LeaseKind, Reach, Result, Store};
 
-use crate::shared::NAME;
+use crate::{shared::NAME, view::LONGEST_LEASE};
 
 pub(crate) const MEMBER: DriverOption = DriverOption::new(
     "member",
@@ -89,14 +89,15 @@ impl RingConfig {
         })
     }
 
-    /// Opens the ring store, and checks what only an opened store tells.
-    pub(crate) async fn open_records(&self, drivers: &Drivers) -> Result<Store> {
+    /// Opens the ring store, and checks what only an opened store tells. Returns also how long
+    /// before a crash a write may be lost with it, for [`check_lease`].
+    pub(crate) async fn open_records(&self, drivers: &Drivers) -> Result<(Store, Duration)> {
         let store = drivers
             .open_parts(self.records.parts()?)
             .await
             .map_err(of_records)?;
         match self.check_records(&store).await {
-            Ok(()) => Ok(store),
+            Ok(loses) => Ok((store, loses)),
             Err(error) => {
                 store.close().await;
                 Err(of_records(error))
@@ -104,7 +105,7 @@ impl RingConfig {
         }
     }
 
-    async fn check_records(&self, store: &Store) -> Result<()> {
+    async fn check_records(&self, store: &Store) -> Result<Duration> {
         let refused = |problem: String| Err(Error::new(ErrorKind::InvalidConfig, problem));
         if !store.records().tells_ages() {
             return refused("it does not tell the age of its records".to_owned());
@@ -115,22 +116,38 @@ impl RingConfig {
             );
         }
         if self.unsafe_records {
-            return Ok(());
+            return Ok(Duration::ZERO);
         }
-        let health = store.backend().health().await?;
-        // A Redis server without an append-only file may come back with an earlier state. It has
-        // another epoch then, which protects locks, and no record.
-        let forgets = |it: &&Finding| {
-            it.may_forget || it.check == "persistence" && it.verdict == Verdict::Fail
-        };
-        match health.findings.iter().find(forgets) {
+        let findings = store.backend().health().await?.findings;
+        // A store that loses writes has another epoch then, which protects locks, and no record.
+        let mut forgets = findings
+            .iter()
+            .filter(|it| it.may_forget || it.loses >= LONGEST_LEASE);
+        match forgets.next() {
             Some(finding) => refused(format!(
                 "it may forget the view of the ring ({}): {}",
                 finding.check, finding.detail
             )),
-            None => Ok(()),
+            None => Ok(findings.iter().map(|it| it.loses).max().unwrap_or_default()),
         }
     }
+}
+
+/// Checks that a crash of the ring store cannot take back a view by which a name that moved was
+/// granted: clients that start after the crash use the view before. `loses` is how long before a
+/// crash a write may be lost with it.
+///
+/// A client grants such a name V + L after the change, by a view that it has read in the last V. So
+/// the ring store has kept the change for L.
+pub(crate) fn check_lease(loses: Duration, max_lease: Duration) -> Result<()> {
+    if loses < max_lease {
+        return Ok(());
+    }
+    let problem = format!(
+        "the longest lease of the ring is {max_lease:?}, and must be longer than {loses:?}: a \
+         crash may take back what was written so long before it"
+    );
+    Err(of_records(Error::new(ErrorKind::InvalidConfig, problem)))
 }
 
 /// The error of the ring store.

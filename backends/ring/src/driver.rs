@@ -1,6 +1,6 @@
 //! The driver for rings: opens the members and the ring store with the drivers of the program.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distlock_backend_kit::{
@@ -50,7 +50,7 @@ impl Driver for RingDriver {
     async fn open(&self, parts: TargetParts, drivers: &Drivers) -> Result<Store> {
         let clock = Arc::clone(&parts.clock);
         let config = RingConfig::from_parts(parts, drivers)?;
-        let opened = config.open_records(drivers).await?;
+        let (opened, loses) = config.open_records(drivers).await?;
         let opening = async {
             // The records of the opened store are closed with it, whatever its locks do.
             let view = opened.records().reopen().await?;
@@ -79,7 +79,7 @@ impl Driver for RingDriver {
             clock: Arc::clone(&clock),
             spawner: drivers.spawner().clone(),
         };
-        if let Err(error) = check(&shared).await {
+        if let Err(error) = check(&shared, loses).await {
             shared.close().await;
             records.close().await;
             return Err(error);
@@ -105,8 +105,8 @@ impl Driver for RingDriver {
 }
 
 /// Reads the view for the first time, and refuses members that are wrong. Nobody would notice
-/// before one of their names is locked.
-async fn check(shared: &Shared) -> Result<()> {
+/// before one of their names is locked. `loses` is what the ring store may lose in a crash.
+async fn check(shared: &Shared, loses: Duration) -> Result<()> {
     for member in shared.members.all() {
         if let Err(error) = member.begin()
             && error.kind() == ErrorKind::InvalidConfig
@@ -116,6 +116,7 @@ async fn check(shared: &Shared) -> Result<()> {
     }
     reads::read(shared).await?;
     let seen = shared.views.last()?;
+    config::check_lease(loses, seen.view.max_lease())?;
     seen.view
         .members
         .iter()

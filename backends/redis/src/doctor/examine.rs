@@ -49,11 +49,13 @@ pub(crate) async fn examine(router: &Router) -> Result<Health> {
                 String::new()
             };
             let detail = format!("{at}{detail}");
-            // Evicted keys leave the run id, and with it the epoch, as they are.
-            if check == "eviction" && verdict == Verdict::Fail {
-                health.may_forget(check, verdict, detail);
-            } else {
-                health.found(check, verdict, detail);
+            match check {
+                // Evicted keys leave the run id, and with it the epoch, as they are.
+                "eviction" if verdict == Verdict::Fail => {
+                    health.may_forget(check, verdict, detail);
+                }
+                "persistence" => health.loses(check, verdict, detail, report.loses()),
+                _ => health.found(check, verdict, detail),
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Reads one server's description and settings, and checks its version, role, replicas and disk.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use distlock_core::{Result, Verdict};
 use redis::Value;
@@ -119,6 +119,15 @@ impl ServerReport {
         findings.push(self.disk());
         findings.push(settings::memory(&self.info));
         findings
+    }
+
+    /// How long before a crash a write may be lost with it.
+    pub(super) fn loses(&self) -> Duration {
+        let Ok(settings) = &self.settings else {
+            return Duration::ZERO;
+        };
+        let get = |name: &str| settings.get(name).map(String::as_str);
+        settings::loses(get("appendonly"), get("appendfsync"))
     }
 
     fn version(&self) -> Finding {

@@ -1,5 +1,7 @@
 //! Judges single settings by their effect on locks.
 
+use std::time::Duration;
+
 use distlock_core::Verdict;
 
 use crate::connection::InfoReply;
@@ -103,6 +105,18 @@ pub(super) fn memory(info: &InfoReply) -> Finding {
         (check, Verdict::Warn, format!("{state}: {more}"))
     } else {
         (check, Verdict::Pass, state)
+    }
+}
+
+/// Returns how long before a crash a write may be lost with it.
+pub(super) fn loses(appends: Option<&str>, sync: Option<&str>) -> Duration {
+    match (appends, sync) {
+        // `persistence` says that it is not told.
+        (None, _) | (Some("yes"), Some("always") | None) => Duration::ZERO,
+        // Redis syncs each second, and puts off a write for two at most while a sync is running
+        // (`flushAppendOnlyFile` in src/aof.c).
+        (Some("yes"), Some("everysec")) => Duration::from_secs(2),
+        (Some(_), _) => Duration::MAX,
     }
 }
 

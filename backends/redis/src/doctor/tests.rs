@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use distlock_core::Verdict;
 use redis::Value;
 
@@ -211,4 +213,15 @@ fn missing_settings_are_unknown_where_they_matter() {
             "{check}: {settings:?}"
         );
     }
+}
+
+#[test]
+fn what_a_crash_takes_depends_on_the_append_only_file_and_its_syncs() {
+    let lost = settings::loses;
+    assert_eq!(lost(Some("yes"), Some("always")), Duration::ZERO);
+    assert_eq!(lost(Some("yes"), Some("everysec")), Duration::from_secs(2));
+    assert_eq!(lost(Some("yes"), Some("no")), Duration::MAX);
+    assert_eq!(lost(Some("no"), Some("always")), Duration::MAX);
+    // The server does not tell.
+    assert_eq!(lost(None, None), Duration::ZERO);
 }

@@ -146,14 +146,21 @@ async fn two_members_on_one_server_are_refused() {
 /// A ring store that may lose the view would let two clients use two views.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_ring_store_that_may_forget_is_refused() {
-    let server = RedisServer::with(&["appendonly no"]).unwrap();
-    let url = url_of(&server.url(), ["memory:forgets"]);
+    let forgets = RedisServer::with(&["appendonly no"]).unwrap();
+    // The kernel decides when it writes to the disk.
+    let unsynced = RedisServer::with(&["appendfsync no"]).unwrap();
+    let url = url_of(&forgets.url(), ["memory:forgets"]);
+    let of_unsynced = url_of(&unsynced.url(), ["memory:forgets"]);
     let file = tempfile::tempdir().unwrap();
     let sqlite = format!("sqlite:{}", file.path().join("ring.db").display());
     let of_one_host = url_of(&sqlite, ["memory:forgets"]);
     for (url, problem) in [
         (
             url.as_str(),
+            "it may forget the view of the ring (persistence): ",
+        ),
+        (
+            of_unsynced.as_str(),
             "it may forget the view of the ring (persistence): ",
         ),
         (of_one_host.as_str(), "it is a file of one host"),
@@ -164,7 +171,7 @@ async fn a_ring_store_that_may_forget_is_refused() {
             let said = error.to_string();
             assert!(said.contains("the ring store"), "{said}");
             assert!(said.contains(problem), "{said}");
-            assert!(!said.contains(server.password()), "{said}");
+            assert!(!said.contains(forgets.password()), "{said}");
         }
     }
     let accepted = format!("{url}&unsafe_records=true");
@@ -174,6 +181,43 @@ async fn a_ring_store_that_may_forget_is_refused() {
     open(&accepted).await.unwrap().close().await;
     // Without the option, the ring does not open even if it exists.
     refused(&url).await;
+}
+
+/// A power cut may take the last two seconds of such a server. With a longest lease of no more, a
+/// name that moved may have been granted in them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_is_no_longer_than_what_a_crash_takes_is_refused() {
+    let server = RedisServer::with(&["appendfsync everysec"]).unwrap();
+    let sync = |when| {
+        server
+            .command(&["CONFIG", "SET", "appendfsync", when])
+            .unwrap()
+    };
+    let url = url_of(&server.url(), ["memory:everysec-a", "memory:everysec-b"]);
+    let known = drivers();
+    let made = async |max_lease| {
+        let terms = Terms { max_lease, ..SHORT };
+        init(url.as_str(), &known, terms, true).await
+    };
+    let short = Duration::from_secs(2);
+    let refused_to_make = made(short).await.unwrap_err();
+    sync("always");
+    made(short).await.unwrap();
+    open(&url).await.unwrap().close().await;
+    sync("everysec");
+    let not_changed = remove(url.as_str(), &known, "b").await.unwrap_err();
+    for error in [refused_to_make, not_changed, refused(&url).await] {
+        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+        let said = error.to_string();
+        let says = "the longest lease of the ring is 2s, and must be longer than 2s";
+        assert!(said.contains("the ring store"), "{said}");
+        assert!(said.contains(says), "{said}");
+    }
+    let accepted = format!("{url}&unsafe_records=true");
+    open(&accepted).await.unwrap().close().await;
+    server.command(&["FLUSHALL"]).unwrap();
+    made(Duration::from_millis(2_001)).await.unwrap();
+    open(&url).await.unwrap().close().await;
 }
 
 /// Records that tell no ages. Only the opened store says so: a lock server in front of such a store

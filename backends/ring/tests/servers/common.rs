@@ -43,7 +43,8 @@ pub(crate) fn url_of<'a>(records: &str, members: impl IntoIterator<Item = &'a st
 
 /// Servers that lose no acknowledged write.
 pub(crate) fn redis_servers(count: usize) -> Vec<RedisServer> {
-    (0..count).map(|_| RedisServer::start().unwrap()).collect()
+    let start = |_| RedisServer::with(&["appendfsync always"]).unwrap();
+    (0..count).map(start).collect()
 }
 
 /// The ring of these servers, with the first one as ring store.

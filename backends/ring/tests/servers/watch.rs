@@ -64,7 +64,7 @@ async fn the_watch_removes_a_dead_member_and_adds_it_back() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_watch_removes_a_fast_clock_and_no_token_falls() {
     let servers = redis_servers(2);
-    let fast = RedisServer::with_clock().unwrap();
+    let fast = RedisServer::with_clock(&[]).unwrap();
     fast.put_clock_forward(Duration::from_secs(3600)).unwrap();
     let urls = [servers[0].url(), fast.url(), servers[1].url()];
     let url = url_of(&urls[0], urls.iter().map(String::as_str));

@@ -667,7 +667,22 @@ impl Health {
             verdict,
             detail: detail.into(),
             may_forget: false,
+            loses: Duration::ZERO,
         });
+    }
+
+    /// Adds a finding with [`Finding::loses`].
+    pub fn loses(
+        &mut self,
+        check: &'static str,
+        verdict: Verdict,
+        detail: impl Into<String>,
+        time: Duration,
+    ) {
+        self.found(check, verdict, detail);
+        if let Some(finding) = self.findings.last_mut() {
+            finding.loses = time;
+        }
     }
 
     /// Adds a finding with [`Finding::may_forget`].
@@ -691,6 +706,11 @@ pub struct Finding {
     /// Whether, because of this setting, a crash or a lack of memory may take back locks that the
     /// store has granted, and the store's epoch stays the same.
     pub may_forget: bool,
+    /// How long before a crash a write may have been acknowledged and be lost all the same, in a
+    /// store whose epoch changes then. Zero if no such write is lost; [`Duration::MAX`] if any may
+    /// be.
+    #[serde(skip)]
+    pub loses: Duration,
 }
 
 /// The verdict of one check.

@@ -28,6 +28,8 @@ const TERMS: Terms = Terms {
     validity: Duration::from_millis(400),
     max_lease: Duration::from_secs(1),
 };
+/// What a ring store needs whose longest lease is two seconds or less.
+const SETTINGS: [&str; 1] = ["appendfsync always"];
 /// Time for which an operator tries to change the members. The ring store may be away.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// The least number of active members of the ring.
@@ -60,8 +62,8 @@ impl IndependentServers {
     /// Starts the servers. `settable_clock` means that [`Self::put_clock_forward`] will be called.
     pub(super) fn start(settable_clock: bool) -> Result<Self> {
         let start = |at| match settable_clock && at == CLOCK {
-            true => RedisServer::with_clock(),
-            false => RedisServer::start(),
+            true => RedisServer::with_clock(&SETTINGS),
+            false => RedisServer::with(&SETTINGS),
         };
         Ok(Self {
             servers: (0..SERVERS).map(start).collect::<Result<_>>()?,

@@ -76,15 +76,15 @@ impl RedisServer {
         Self::start_as(Flavour::Installed, &[], settings)
     }
 
-    /// Starts a server with its own clock, see [`RedisServer::put_clock_forward`] and
-    /// [`RedisServer::put_clock_back`].
+    /// Starts a server with further settings and its own clock, see
+    /// [`RedisServer::put_clock_forward`] and [`RedisServer::put_clock_back`].
     ///
     /// # Errors
     /// Returns an error for the same reasons as [`RedisServer::start`], and if Debian's package
     /// `libfaketime` is not installed.
-    pub fn with_clock() -> Result<Self> {
+    pub fn with_clock(settings: &[&str]) -> Result<Self> {
         start_with_retries(|port| {
-            let mut server = Self::prepare(Flavour::Installed, port, &[])?;
+            let mut server = Self::prepare(Flavour::Installed, port, settings)?;
             server.clock = Some(SteppedClock::new(server.user, server.folder.path())?);
             server.launch()?;
             server.wait_until_ready()?;
