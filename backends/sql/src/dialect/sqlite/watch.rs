@@ -10,7 +10,8 @@
 //! A release and the departure of the next holder alternate, so none of them is lost.
 //!
 //! A touch follows the commit, so whoever looks because of it sees the change. A touch decides
-//! nothing. Where one is missing, for example after a crash between the commit and the touch, a
+//! nothing. One without a reason costs a look: SQLite sets the owner of both files whenever root
+//! opens them. Where one is missing, for example after a crash between the commit and the touch, a
 //! poll finds the change later. Without inotify (another system, or all instances of the user are
 //! in use), waiters poll as often as on a store that cannot notify.
 //!
