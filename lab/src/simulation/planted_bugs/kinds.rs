@@ -185,7 +185,9 @@ impl EngineBug {
             Self::ValidFromReceipt | Self::OneOwnerForAllRounds => {
                 setting.chances.late = setting.chances.late.max(60);
             }
-            Self::RenewalErrorIsSuccess | Self::ViewUsedTooLong => setting.cuts = true,
+            Self::RenewalErrorIsSuccess | Self::QuarantineFromOwnRead | Self::ViewUsedTooLong => {
+                setting.cuts = true;
+            }
             Self::ReplacedMarkerRenewed => setting.move_quorum(),
             Self::MarkerIgnored | Self::MarkerAgeNotCompared => setting.forget(),
             Self::RaiseWithoutOwner => {
