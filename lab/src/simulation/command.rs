@@ -13,6 +13,7 @@ use std::{
 use anyhow::{Result, anyhow};
 use clap::ValueEnum;
 use distlock::{Clock as _, SystemClock};
+use distlock_core::sync::Mutex;
 
 use super::{
     planted_bugs::{EngineBug, Variant},
@@ -223,8 +224,14 @@ fn run_all(
             }
         }
     };
+    let results = on_all_processors(work)?;
+    Ok(results.into_iter().flatten().min_by_key(|(seed, _)| *seed))
+}
+
+/// Runs the same work on as many threads as there are processors.
+fn on_all_processors<T: Send>(work: impl Fn() -> Result<T> + Copy + Send) -> Result<Vec<T>> {
     let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let results = thread::scope(|scope| {
+    thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
             .map(|_| thread::Builder::new().spawn_scoped(scope, work))
             .collect();
@@ -232,9 +239,8 @@ fn run_all(
             let worker = worker?;
             worker.join().map_err(|_| anyhow!("a thread panicked"))?
         });
-        joined.collect::<Result<Vec<_>>>()
-    })?;
-    Ok(results.into_iter().flatten().min_by_key(|(seed, _)| *seed))
+        joined.collect()
+    })
 }
 
 /// Prints the broken promise of a seed, its trace, and the command that repeats the run.
@@ -260,9 +266,21 @@ fn run_planted(simulate: &SimulateOptions, seed: u64) -> Result<bool> {
         [] => EngineBug::value_variants().to_vec(),
         only => only.to_vec(),
     };
+    // The last ones take longest: those of the quorum and of the ring.
+    let left = Mutex::new(bugs.iter().enumerate().rev());
+    let take = || left.lock().next();
+    let judged = on_all_processors(|| {
+        let mut judged = Vec::new();
+        while let Some((at, bug)) = take() {
+            judged.push((at, JudgedBug::new(*bug, seed, simulate.trace)?));
+        }
+        Ok(judged)
+    })?;
+    let mut judged: Vec<_> = judged.into_iter().flatten().collect();
+    judged.sort_unstable_by_key(|(at, _)| *at);
     let mut result = Vec::new();
-    for bug in &bugs {
-        let bug = find_bug_and_judge_twins(*bug, seed, simulate.trace)?;
+    for (_, JudgedBug { bug, lines }) in judged {
+        lines.iter().try_for_each(|line| print_line(line))?;
         let word = match bug.found {
             Some(_) => "caught",
             None => "MISSED",
@@ -293,42 +311,51 @@ fn run_planted(simulate: &SimulateOptions, seed: u64) -> Result<bool> {
     Ok(caught == bugs.len() && clean)
 }
 
-/// Looks for a bug, and judges its twin on each seed that was tried.
-fn find_bug_and_judge_twins(bug: EngineBug, first: u64, trace: bool) -> Result<PlantedBugResult> {
-    let store = if bug.is_in_the_quorum() {
-        "quorum"
-    } else if bug.is_in_the_ring() {
-        "ring"
-    } else {
-        "memory"
-    };
-    let mut result = PlantedBugResult::of(&bug, store.into(), first);
-    (result.effort, result.found) = find_bug(bug, first, trace)?;
-    result.seed = first.saturating_add(result.effort - 1);
-    result.twin_is_clean = true;
-    for seed in first..=result.seed {
-        if let Some(broken) = run_seed(seed, Variant::Twin(bug), false)?.broken {
-            result.twin_is_clean = false;
-            print_line(&format!("ACCUSED seed {seed} without the bug: {broken}"))?;
-        }
-    }
-    Ok(result)
+/// A bug that was looked for, and its twins.
+struct JudgedBug {
+    bug: PlantedBugResult,
+    /// The lines of a trace, and those of twins that were accused.
+    lines: Vec<String>,
 }
 
-/// Returns the number of tried seeds, and the violation that was found.
-fn find_bug(bug: EngineBug, first: u64, trace: bool) -> Result<(u64, Option<String>)> {
+impl JudgedBug {
+    /// Looks for a bug, and judges its twin on each seed that was tried.
+    fn new(bug: EngineBug, first: u64, trace: bool) -> Result<Self> {
+        let store = if bug.is_in_the_quorum() {
+            "quorum"
+        } else if bug.is_in_the_ring() {
+            "ring"
+        } else {
+            "memory"
+        };
+        let mut result = PlantedBugResult::of(&bug, store.into(), first);
+        let mut lines;
+        (result.effort, result.found, lines) = find_bug(bug, first, trace)?;
+        result.seed = first.saturating_add(result.effort - 1);
+        result.twin_is_clean = true;
+        for seed in first..=result.seed {
+            if let Some(broken) = run_seed(seed, Variant::Twin(bug), false)?.broken {
+                result.twin_is_clean = false;
+                lines.push(format!("ACCUSED seed {seed} without the bug: {broken}"));
+            }
+        }
+        Ok(Self { bug: result, lines })
+    }
+}
+
+/// Returns the number of tried seeds, the violation that was found, and the lines of its trace.
+fn find_bug(bug: EngineBug, first: u64, trace: bool) -> Result<(u64, Option<String>, Vec<String>)> {
     for tried in 0..TRIES {
         let seed = first.saturating_add(tried);
         let outcome = run_seed(seed, Variant::Planted(bug), trace)?;
         let found = outcome.broken.as_ref();
         if let Some(broken) = found.filter(|it| bug.may_break().contains(&it.promise)) {
-            if trace {
-                print_trace(&outcome)?;
-            }
-            return Ok((tried + 1, Some(broken.to_string())));
+            let found = Some(broken.to_string());
+            let lines = if trace { outcome.lines } else { Vec::new() };
+            return Ok((tried + 1, found, lines));
         }
     }
-    Ok((TRIES, None))
+    Ok((TRIES, None, Vec::new()))
 }
 
 fn print_line(line: &str) -> Result<()> {
