@@ -11,6 +11,9 @@ use distlock_core::{
 };
 
 #[cfg(doc)]
+use distlock_core::Guard;
+
+#[cfg(doc)]
 use super::Semaphore;
 use super::{
     holder::{Hold, Holder},
