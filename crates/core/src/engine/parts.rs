@@ -10,7 +10,7 @@ use crate::{
     clock::Clock,
     contract::{
         DistLock,
-        capabilities::{Fairness, Wakeup},
+        capabilities::{Fairness, Reach, Wakeup},
         loss::LossFeed,
     },
     engine::{
@@ -93,11 +93,17 @@ impl LockerParts {
     }
 
     /// Whether an attempt without a wait leaves the lock to the waiters of other processes now.
-    /// Also a waiter that is notified at once would lose the race against a process that asks right
-    /// after its own release, without a way to the store in between (SQLite).
+    /// A store that waiters poll needs that, and one on the same host (SQLite): its waiter is told
+    /// at once, and still loses the race against a process that asks right after its own release. A
+    /// waiter that a server notifies is soon enough, and a queue of the store (ZooKeeper) puts the
+    /// attempt behind all waiters.
     pub(crate) fn gives_way(&self, name: &LockName) -> bool {
-        let (limit, now) = (self.grants_in_a_row(), self.timing.now());
-        self.contended.gives_way(name, limit, now)
+        let capabilities = self.backend.capabilities();
+        let may_lose = capabilities.wakeup == Wakeup::Poll || capabilities.reach == Reach::Host;
+        may_lose
+            && self
+                .contended
+                .gives_way(name, self.grants_in_a_row(), self.timing.now())
     }
 
     /// The number of grants in a row after which this process lets other processes go first.
