@@ -104,7 +104,10 @@ fn tell(database: &Path, what: Told) {
         Ok(())
     });
     if let Err(error) = told {
-        tracing::debug!(%error, ?what, "the waiters were not told; their polls find the change");
+        tracing::debug!(
+            path = %database.display(), %error, ?what,
+            "the waiters of this SQLite file were not told; their polls find the change"
+        );
     }
 }
 
@@ -199,7 +202,7 @@ impl Watch {
             match seen {
                 Ok(seen) if seen.is_incomplete => group.note_unwatched(clock.now()),
                 Ok(seen) => group.note_seen(clock.now(), seen.released, seen.departures),
-                Err(error) => return stop(&group, &error),
+                Err(error) => return stop(&group, &self.database, &error),
             }
             if SystemClock.now() < check_at {
                 continue;
@@ -212,7 +215,7 @@ impl Watch {
                         self = watch;
                         group.note_unwatched(clock.now());
                     }
-                    Err(error) => return stop(&group, &error),
+                    Err(error) => return stop(&group, &self.database, &error),
                 },
             }
             // A process that takes the same lock again and again waits most of the time. It would
@@ -271,7 +274,10 @@ fn present(database: &Path) -> io::Result<[Option<FileId>; 2]> {
 }
 
 /// Ends the watch after a failure: the waiters poll, and their next wait starts another watch.
-fn stop(group: &WaitGroup, error: &io::Error) {
-    tracing::debug!(%error, "the watch of a SQLite file ended; its waiters poll");
+fn stop(group: &WaitGroup, database: &Path, error: &io::Error) {
+    tracing::debug!(
+        path = %database.display(), %error,
+        "the watch of this SQLite file ended; its waiters poll"
+    );
     group.set_watched(&mut group.waiting.lock(), false);
 }
