@@ -146,7 +146,8 @@ async fn a_caller_waits_no_longer_than_it_said_for_a_runtime_that_stands_still()
     let lock = RwLock::new(&store(), "x").unwrap();
     let _blocked = Blocked::with_a_reader(&lock);
     let wait = Duration::from_millis(100);
-    let acquire = lock.read().wait(wait).acquire();
+    // One with another label does not join the entry of that reader.
+    let acquire = lock.read().holder("another").wait(wait).acquire();
     let answer = tokio::time::timeout(wait + SOON, acquire).await;
     let error = answer.expect("it has ended").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
@@ -181,16 +182,16 @@ async fn readers_of_one_process_share_an_entry_until_the_last_one_leaves() {
         locks.iter().map(|it| it.holders.len()).sum::<usize>()
     };
     assert_eq!(holders().await, 1);
-    // Another lease is another entry.
-    let other = lock.read().acquire().await.unwrap();
-    assert_eq!(holders().await, 2);
-    assert!(other.release().await.is_clean());
-
-    // The other one asked for a lease that is longer.
+    // The others asked for a lease that is longer.
     let three = read().await.unwrap();
     three.extend(Duration::from_secs(5)).await.unwrap();
     assert_eq!(three.ttl().duration(), ttl);
     drop(three);
+
+    // Another lease is another entry.
+    let other = lock.read().acquire().await.unwrap();
+    assert_eq!(holders().await, 2);
+    assert!(other.release().await.is_clean());
 
     let (first, second) = (one.watch(), two.watch());
     assert!(one.release().await.is_clean());
