@@ -37,7 +37,7 @@ const PER_CONTENDER: Duration = Duration::from_millis(200);
 
 /// The first value and the upper limit of the estimated time between two contenders that leave the
 /// queue.
-const LONGEST_PER_CONTENDER: Duration = Duration::from_millis(400);
+const LONGEST_PER_CONTENDER: Duration = Duration::from_millis(600);
 
 /// The shortest time between two polls.
 const SHORTEST: Duration = Duration::from_millis(10);
@@ -86,6 +86,8 @@ pub struct EntrySchedule {
     due: Option<Moment>,
     /// The measured time between two contenders that leave the queue.
     per_contender: Duration,
+    /// The moment of the last answer with fewer contenders ahead than before, or of the first one.
+    moved_at: Option<Moment>,
     /// The number of contenders that left after the last request was sent. The answer to that
     /// request may not count them.
     left: u32,
@@ -107,6 +109,7 @@ impl EntrySchedule {
             answered_at: None,
             due: None,
             per_contender: LONGEST_PER_CONTENDER,
+            moved_at: None,
             left: 0,
             in_vain: 0,
             asked_after_departure: false,
@@ -128,20 +131,25 @@ impl EntrySchedule {
             count: ahead,
             ended_in,
         } = ahead;
-        if let Some(answered_at) = self.answered_at {
-            let passed = now.since(answered_at);
+        if let Some(moved_at) = self.moved_at {
+            // Measured from the last departure and not from the last answer, which would measure
+            // the pauses between the polls.
+            let passed = now.since(moved_at);
             let left = self.ahead.saturating_sub(ahead);
             self.per_contender = if left > 0 {
                 passed / left
             } else {
-                self.per_contender.saturating_mul(2)
+                self.per_contender.max(passed)
             }
             .clamp(SHORTEST, LONGEST_PER_CONTENDER);
             if left > 0 {
+                self.moved_at = Some(now);
                 self.in_vain = 0;
             } else if self.asked_after_departure {
                 self.in_vain = self.in_vain.saturating_add(1);
             }
+        } else {
+            self.moved_at = Some(now);
         }
         (self.ahead, self.first) = (ahead, ahead == 0);
         self.answered_at = Some(now);
@@ -174,18 +182,19 @@ impl EntrySchedule {
         } else if self.in_vain < 2 {
             return None;
         } else {
-            (SHORTEST * (1 << (self.in_vain - 2).min(6))).min(LONGEST_PER_CONTENDER)
+            (SHORTEST * (1 << (self.in_vain - 2).min(6))).min(PER_CONTENDER * 2)
         };
         self.answered_at.map(|answered_at| answered_at + pause)
     }
 
     /// The time until the next poll. The poll comes before this contender is expected at the front,
     /// and the time is shorter the nearer the contender is to the front. The contender right behind
-    /// the first one polls twice in the time in which one contender leaves.
+    /// the first one polls three times in the time in which one contender leaves: from the moment at
+    /// which it knows that it is the first, the holder knows of it.
     fn until_next_poll(&self) -> Duration {
         let expected = self.per_contender.saturating_mul(self.ahead);
         let sooner = if self.ahead == 1 {
-            expected / 2
+            expected / 3
         } else {
             expected * 3 / 4
         };
@@ -207,7 +216,7 @@ impl EntrySchedule {
             return;
         }
         (self.ahead, self.first) = (0, true);
-        self.answered_at = None;
+        (self.answered_at, self.moved_at) = (None, None);
         self.due = Some(if in_order { soon } else { now + WITHOUT_QUEUE });
     }
 
@@ -446,18 +455,17 @@ mod tests {
         // within the next 100 ms. The next poll is due after three quarters of that time.
         entry.kept(START + ms(100), ahead(2));
         assert_eq!(entry.due_in(START + ms(100)), ms(75));
-        entry.kept(START + ms(150), ahead(1));
-        assert_eq!(entry.due_in(START + ms(150)), ms(25));
-        // No contender left since the last answer. So the expected time of 50 ms for one contender
-        // is doubled, and the poll is due after half of that. The expected time grows up to
-        // `LONGEST_PER_CONTENDER`.
-        entry.kept(START + ms(200), ahead(1));
-        assert_eq!(entry.due_in(START + ms(200)), ms(50));
-        for _ in 0..10 {
-            entry.kept(START + ms(200), ahead(1));
-        }
-        assert_eq!(entry.due_in(START + ms(200)), ms(200));
-        entry.kept(START + ms(200), ahead(1000));
-        assert_eq!(entry.due_in(START + ms(200)), RENEW_AFTER);
+        entry.kept(START + ms(160), ahead(1));
+        assert_eq!(entry.due_in(START + ms(160)), ms(20));
+        // Nobody has left since then. So the expected time of 60 ms for one contender grows with
+        // the time that has passed, up to `LONGEST_PER_CONTENDER`.
+        entry.kept(START + ms(180), ahead(1));
+        assert_eq!(entry.due_in(START + ms(180)), ms(20));
+        entry.kept(START + ms(250), ahead(1));
+        assert_eq!(entry.due_in(START + ms(250)), ms(30));
+        entry.kept(START + ms(2000), ahead(1));
+        assert_eq!(entry.due_in(START + ms(2000)), ms(200));
+        entry.kept(START + ms(2000), ahead(1000));
+        assert_eq!(entry.due_in(START + ms(2000)), RENEW_AFTER);
     }
 }
