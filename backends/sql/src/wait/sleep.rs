@@ -37,7 +37,7 @@ pub(crate) const STEADY: Pace = Pace {
 /// after a change.
 #[cfg(feature = "mysql")]
 pub(crate) const ADAPTIVE: Pace = Pace {
-    first: 10_000..15_000,
+    first: 3_000..5_000,
     last: 57_000..68_000,
     at_least: Duration::from_millis(10),
 };
@@ -55,20 +55,24 @@ pub(crate) const PUSHED: Pace = Pace {
 /// several processes do not poll at the same moment.
 #[derive(Clone, Debug)]
 pub(crate) struct Pace {
-    /// The pause right after a change.
+    /// The shortest pause, right after a change.
     first: Range<u64>,
-    /// The longest pause, after several polls without a change.
+    /// The longest pause, if the last change is long ago.
     last: Range<u64>,
     /// The shortest pause, even when a lease ends sooner.
     pub(crate) at_least: Duration,
 }
 
 impl Pace {
-    /// The range of the pause before the next poll, after `unchanged_polls` polls without a change.
-    fn pause(&self, unchanged_polls: u32) -> Range<u64> {
-        let grown =
-            |first: u64, last: u64| first.saturating_mul(1 << unchanged_polls.min(16)).min(last);
-        grown(self.first.start, self.last.start)..grown(self.first.end, self.last.end)
+    /// The range of the pause before the next poll, this long after the last change. The pause is
+    /// a twelfth of that time, so a poll finds the end of a long hold relatively as late as that of
+    /// a short one. The first half of the time that the change before lasted (`usual`) is slept
+    /// through.
+    fn pause(&self, since_change: Duration, usual: Duration) -> Range<u64> {
+        let part = (since_change / 12).max((usual / 2).saturating_sub(since_change));
+        let part = u64::try_from(part.as_micros()).unwrap_or(u64::MAX);
+        let end = part.saturating_add(part / 4);
+        part.clamp(self.first.start, self.last.start)..end.clamp(self.first.end, self.last.end)
     }
 
     fn is_adaptive(&self) -> bool {
@@ -80,8 +84,10 @@ impl Pace {
 pub(crate) struct PollSchedule {
     pace: Pace,
     pub(crate) next: Option<Moment>,
-    /// The number of polls in a row that found no change.
-    pub(crate) unchanged: u32,
+    /// The time of the last change, of this process's place in a queue or of a lock.
+    pub(crate) changed: Option<Moment>,
+    /// The time from a change until a poll found the next one, at the last such poll.
+    usual: Duration,
     /// The time of the last poll.
     sent: Option<Moment>,
     /// Whether a release was told since the last poll. A watched file does not tell of which lock.
@@ -97,7 +103,8 @@ impl PollSchedule {
         Self {
             pace,
             next: None,
-            unchanged: 0,
+            changed: None,
+            usual: Duration::ZERO,
             sent: None,
             release_told: false,
             polled_after_release: false,
@@ -125,7 +132,6 @@ impl PollSchedule {
     }
 
     /// Makes the next poll due at this time at the latest.
-    #[cfg(feature = "sqlite")]
     pub(crate) fn poll_at(&mut self, due: Moment) {
         self.next = Some(self.next.map_or(due, |next| next.min(due)));
     }
@@ -154,7 +160,7 @@ impl PollSchedule {
         match self.next.map(|next| next.since(now)) {
             Some(pause) if pause <= longest => pause,
             _ => {
-                let pause = self.random_pause();
+                let pause = self.random_pause(now);
                 self.next = Some(now + pause);
                 pause
             }
@@ -167,7 +173,7 @@ impl PollSchedule {
 
     /// Notes that a poll is sent now.
     pub(crate) fn note_sent(&mut self, now: Moment) {
-        self.next = Some(now + self.random_pause());
+        self.next = Some(now + self.random_pause(now));
         self.sent = Some(now);
         self.polled_after_release = std::mem::take(&mut self.release_told);
     }
@@ -176,11 +182,8 @@ impl PollSchedule {
     /// first of the leases ends.
     pub(crate) fn note_answer(&mut self, polled: Moment, changed: bool, first_end: Duration) {
         if changed {
+            self.usual = self.since_change(polled);
             self.note_change(polled);
-        } else {
-            self.unchanged = self.unchanged.saturating_add(1);
-        }
-        if changed {
             self.in_vain = 0;
         } else if self.polled_after_release {
             self.in_vain = self.in_vain.saturating_add(1);
@@ -202,8 +205,8 @@ impl PollSchedule {
         if !self.pace.is_adaptive() {
             return false;
         }
-        self.unchanged = 0;
-        let soon = now + self.random_pause();
+        self.changed = Some(now);
+        let soon = now + self.random_pause(now);
         let sooner = self.next.is_some_and(|next| next > soon);
         if sooner {
             self.next = Some(soon);
@@ -211,8 +214,14 @@ impl PollSchedule {
         sooner
     }
 
-    fn random_pause(&self) -> Duration {
-        Duration::from_micros(fastrand::u64(self.pace.pause(self.unchanged)))
+    fn since_change(&self, now: Moment) -> Duration {
+        self.changed
+            .map_or(Duration::MAX, |changed| now.since(changed))
+    }
+
+    fn random_pause(&self, now: Moment) -> Duration {
+        let pause = self.pace.pause(self.since_change(now), self.usual);
+        Duration::from_micros(fastrand::u64(pause))
     }
 }
 
@@ -291,26 +300,24 @@ mod tests {
 
     #[test]
     #[cfg(feature = "mysql")]
-    fn the_pause_grows_with_each_poll_without_a_change() {
-        let spans: Vec<_> = (0..5)
-            .map(|unchanged_polls| ADAPTIVE.pause(unchanged_polls))
-            .collect();
+    fn the_pause_grows_with_the_time_since_the_last_change() {
+        let pauses = |usual, times: [u64; 5]| {
+            times.map(|ms| ADAPTIVE.pause(Duration::from_millis(ms), Duration::from_millis(usual)))
+        };
         assert_eq!(
-            spans,
+            pauses(0, [0, 48, 120, 720, 10_000]),
             [
-                10_000..15_000,
-                20_000..30_000,
-                40_000..60_000,
+                3_000..5_000,
+                4_000..5_000,
+                10_000..12_500,
                 57_000..68_000,
-                57_000..68_000,
+                57_000..68_000
             ]
         );
-        for unchanged_polls in 0..100 {
-            let span = ADAPTIVE.pause(unchanged_polls);
-            assert!(span.start < span.end, "{unchanged_polls}");
-            assert!(span.start >= ADAPTIVE.first.start && span.end <= ADAPTIVE.last.end);
-        }
-        assert_eq!(ADAPTIVE.pause(u32::MAX), ADAPTIVE.last);
+        // The next change is likely as late as the last one was.
+        let pause = |since: u64| pauses(50, [since; 5])[0].clone();
+        assert_eq!([pause(0), pause(25)], [25_000..31_250, 3_000..5_000]);
+        assert_eq!(ADAPTIVE.pause(Duration::MAX, Duration::MAX), ADAPTIVE.last);
     }
 
     /// Others pass their locks on in the same file, and the awaited lock stays held.
@@ -340,7 +347,8 @@ mod tests {
     #[cfg(feature = "sqlite")]
     fn a_steady_pace_has_the_same_pause_after_every_poll() {
         for pace in [STEADY, PUSHED] {
-            assert!((0..100).all(|unchanged_polls| pace.pause(unchanged_polls) == pace.last));
+            let pause = |ms| pace.pause(Duration::from_millis(ms), Duration::ZERO);
+            assert!((0..100).all(|number| pause(number * number) == pace.last));
         }
     }
 }

@@ -84,10 +84,9 @@ impl WaitGroup {
     /// Notes that a thread watches the store from now on, or that it does so no longer.
     #[cfg(feature = "sqlite")]
     pub(crate) fn set_watched(&self, waiting: &mut WaitState, watched: bool) {
-        if waiting.watched == watched {
+        if waiting.is_watched() == watched {
             return;
         }
-        waiting.watched = watched;
         if watched {
             waiting.learn(LearnsOfChange::ByWatching, sleep::PUSHED);
         } else {
@@ -304,8 +303,8 @@ mod tests {
         )
     }
 
-    /// The pause after a poll that found leases with these remaining times, when the last ten polls
-    /// found no change.
+    /// The pause after a poll that found leases with these remaining times, when the last
+    /// change is long ago.
     fn pause_after_poll(leases: &[Duration]) -> Duration {
         let group = WaitGroup::adaptive();
         let rows = leases.iter().zip(0..).map(|(free_in, number)| {
@@ -330,7 +329,7 @@ mod tests {
         for awaited in waiting.by_name.values_mut() {
             awaited.position.kept(START, ContendersAhead::default());
         }
-        waiting.polls.unchanged = 10;
+        waiting.polls.changed = None;
         waiting.polls.next = None;
         let names = waiting.claim_poll(START).unwrap();
         assert_eq!(names.len(), leases.len());

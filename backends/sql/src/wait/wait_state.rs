@@ -32,9 +32,6 @@ pub(crate) struct WaitState {
     pub(crate) by_name: HashMap<LockName, AwaitedLock>,
     pub(crate) polls: PollSchedule,
     pub(crate) notified_by: LearnsOfChange,
-    /// Whether a thread of this process watches the store for the waiters.
-    #[cfg(feature = "sqlite")]
-    pub(crate) watched: bool,
 }
 
 /// A lock that at least one waiter of this process waits for.
@@ -54,9 +51,13 @@ impl WaitState {
             by_name: HashMap::new(),
             polls: PollSchedule::new(pace),
             notified_by,
-            #[cfg(feature = "sqlite")]
-            watched: false,
         }
+    }
+
+    /// Whether a thread of this process watches the store for the waiters.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.notified_by == LearnsOfChange::ByWatching
     }
 
     /// Changes the way in which the waiters learn of a release and of their turn.
@@ -173,9 +174,10 @@ impl WaitState {
         note(&mut awaited.position);
         let (is_first, is_first_in_order) = standing(awaited);
         if is_first && !was_first || is_first_in_order && !was_first_in_order {
-            #[cfg(feature = "sqlite")]
-            if self.watched && is_first {
-                // The lock is mostly held still, and a look costs less than a refused attempt.
+            if self.notified_by != LearnsOfChange::ByNotification {
+                // The lock is mostly held still. A look costs less than a refused attempt, and it
+                // leaves the hint with which the holder learns of its waiters.
+                self.polls.note_change(now);
                 self.polls.poll_at(now);
                 return;
             }
@@ -184,7 +186,6 @@ impl WaitState {
             for waiter in &awaited.waiters {
                 waiter.signal.notify_one();
             }
-            self.polls.note_change(now);
         }
     }
 

@@ -116,7 +116,7 @@ fn tell(database: &Path, what: Told) {
 pub(super) fn ensure_watching(context: &StoreContext) {
     let (group, clock) = (&context.common.wait_group, &context.common.clock);
     let mut waiting = group.waiting.lock();
-    if waiting.watched {
+    if waiting.is_watched() {
         return;
     }
     let started = Watch::start(context).and_then(|watch| {
