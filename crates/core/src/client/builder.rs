@@ -197,9 +197,10 @@ impl LockBuilder {
     /// Makes one attempt, without waiting.
     ///
     /// On a store that waiters poll, and on SQLite, the attempt gives way to other processes. After
-    /// several grants in a row ([`hand_over_limit`](crate::LockerBuilder::hand_over_limit)) during
-    /// which the store knew of waiters, the answer is [`Attempt::Busy`] until 0.1 s after the last
-    /// release, without a request to the store. An `acquire` with a wait of zero does the same.
+    /// several grants in a row ([`hand_over_limit`](crate::LockerBuilder::hand_over_limit)), or 30
+    /// ms of them, during which the store knew of waiters, the answer is [`Attempt::Busy`] until
+    /// 0.1 s after the last release, without a request to the store. An `acquire` with a wait of
+    /// zero does the same.
     ///
     /// # Errors
     /// As [`LockBuilder::acquire`], without `Timeout`: a busy lock is the answer [`Attempt::Busy`].

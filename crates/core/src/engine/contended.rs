@@ -6,7 +6,7 @@
 //! its last acquire, or that other processes waited for at its last release. With a store that
 //! sends notifications, the process does so each time. With a store that waiters poll, each change
 //! of the holder costs a pause, so the process takes the lock several times in a row before it lets
-//! others go first.
+//! others go first, for as long as such a pause is not short beside its turn.
 //!
 //! An attempt without a wait cannot join a queue. After several grants in a row such an attempt
 //! gives way instead: it does not ask the store until the waiters have had time to see that the
@@ -30,6 +30,11 @@ const MOST: usize = 4096;
 /// the first process in the store queue (68 ms), and the poll.
 const GIVE_WAY: Duration = Duration::from_millis(100);
 
+/// The time of a turn of grants in a row after which a process lets others go first, even after
+/// fewer grants than its limit. Beside such a turn, the pause until the others see the release is
+/// short.
+const LONG_TURN: Duration = Duration::from_millis(30);
+
 /// The names that other processes probably wait for.
 #[derive(Debug, Default)]
 pub(crate) struct ContendedNames {
@@ -39,11 +44,18 @@ pub(crate) struct ContendedNames {
     any: AtomicBool,
 }
 
-/// The number of times that a name was noted, and the last time.
+/// The number of times that a name was noted, the first time and the last.
 #[derive(Debug)]
 struct Noted {
     times: u32,
+    first: Moment,
     last: Moment,
+}
+
+impl Noted {
+    fn is_due(&self, limit: u32) -> bool {
+        self.times >= limit || self.last.since(self.first) >= LONG_TURN
+    }
 }
 
 impl ContendedNames {
@@ -55,6 +67,7 @@ impl ContendedNames {
         }
         let noted = names.entry(name.clone()).or_insert(Noted {
             times: 0,
+            first: now,
             last: now,
         });
         noted.times += 1;
@@ -70,14 +83,14 @@ impl ContendedNames {
     }
 
     /// Whether an attempt without a wait must leave the free lock to the waiters: the name was
-    /// noted at least `limit` times in a row, the last time less than [`GIVE_WAY`] ago. After that
-    /// time, the count starts again.
+    /// noted at least `limit` times in a row or for [`LONG_TURN`], the last time less than
+    /// [`GIVE_WAY`] ago. After that time, the count starts again.
     pub(crate) fn gives_way(&self, name: &LockName, limit: u32, now: Moment) -> bool {
         if !self.any.load(Ordering::Relaxed) {
             return false;
         }
         let mut names = self.names.lock();
-        let Some(noted) = names.get(name).filter(|noted| noted.times >= limit) else {
+        let Some(noted) = names.get(name).filter(|noted| noted.is_due(limit)) else {
             return false;
         };
         let gives_way = now < noted.last + GIVE_WAY;
@@ -87,14 +100,14 @@ impl ContendedNames {
         gives_way
     }
 
-    /// Removes the name and returns `true` if the name was noted at least `limit` times. The
-    /// process then lets others go first.
+    /// Removes the name and returns `true` if the name was noted at least `limit` times, or for
+    /// [`LONG_TURN`]. The process then lets others go first.
     pub(crate) fn take_if_due(&self, name: &LockName, limit: u32) -> bool {
         if !self.any.load(Ordering::Relaxed) {
             return false;
         }
         let mut names = self.names.lock();
-        let due = names.get(name).is_some_and(|noted| noted.times >= limit);
+        let due = names.get(name).is_some_and(|noted| noted.is_due(limit));
         if due {
             self.remove(&mut names, name);
         }
@@ -127,6 +140,20 @@ mod tests {
     }
 
     #[test]
+    fn a_name_is_due_before_the_limit_after_a_long_turn() {
+        let noted = ContendedNames::default();
+        let name = LockName::new("a").unwrap();
+        let start = Moment::from_boot(Duration::ZERO);
+        noted.note(&name, start);
+        noted.note(&name, start + LONG_TURN / 2);
+        assert!(!noted.take_if_due(&name, 16));
+        noted.note(&name, start + LONG_TURN);
+        assert!(noted.take_if_due(&name, 16));
+        noted.note(&name, start + LONG_TURN * 2);
+        assert!(!noted.take_if_due(&name, 16), "another turn has begun");
+    }
+
+    #[test]
     fn an_attempt_without_a_wait_gives_way_for_a_while_after_several_grants_in_a_row() {
         let noted = ContendedNames::default();
         let name = LockName::new("a").unwrap();
@@ -138,12 +165,12 @@ mod tests {
         noted.forget(&name);
         noted.note(&name, at(1000));
         assert!(!noted.gives_way(&name, 2, at(1000)));
-        noted.note(&name, at(2000));
-        assert!(noted.gives_way(&name, 2, at(2000)));
-        assert!(noted.gives_way(&name, 2, at(2099)));
-        assert!(!noted.gives_way(&name, 2, at(2100)));
+        noted.note(&name, at(1010));
+        assert!(noted.gives_way(&name, 2, at(1010)));
+        assert!(noted.gives_way(&name, 2, at(1109)));
+        assert!(!noted.gives_way(&name, 2, at(1110)));
         assert!(
-            !noted.gives_way(&name, 2, at(2050)),
+            !noted.gives_way(&name, 2, at(1050)),
             "the count starts again"
         );
     }
