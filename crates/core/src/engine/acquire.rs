@@ -80,9 +80,6 @@ impl WonLock {
             parts.timing.clock(),
             &parts.meters,
         );
-        if self.request.in_order {
-            lease_state.give_others_a_turn();
-        }
         if self.has_unanswered {
             lease_state.note_unanswered_ttl(self.request.ttl);
         }
@@ -180,7 +177,7 @@ async fn wait_for_lock(
             };
             match turn {
                 Some(turn) => turn,
-                None => return Err(ended_in_local_queue(parts, wanted).await),
+                None => return Err(Box::pin(ended_in_local_queue(parts, wanted)).await),
             }
         }
     };
@@ -269,9 +266,14 @@ async fn find_holder(
     }
     let clock = &**parts.timing.clock();
     let limit = wanted.wait.left_at_store(clock.now()).min(LONGEST_READ);
-    let shown = bounded(clock, limit, parts.backend.inspect(&wanted.request.name)).await;
+    // Boxed, as few calls come here: the future of every acquire would be larger otherwise.
+    let shown = Box::pin(bounded(
+        clock,
+        limit,
+        parts.backend.inspect(&wanted.request.name),
+    ));
     // Without the answer, the error only names no holder.
-    shown.ok()?.held
+    shown.await.ok()?.held
 }
 
 /// The error of a wait that ended without the lock, with the holder that was seen last.

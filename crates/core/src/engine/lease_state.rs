@@ -52,6 +52,8 @@ pub(crate) struct LeaseState {
     meters: Arc<Meters>,
     state: Mutex<LeaseFields>,
     changed: Notify,
+    /// Whether the release passes the lock to nobody inside this process.
+    pub(crate) gives_others_a_turn: bool,
     /// Locked while a renewal, an extension or a ticket step is in flight. The store could apply
     /// two of them in either order.
     pub(crate) io: tokio::sync::Mutex<()>,
@@ -73,8 +75,6 @@ struct LeaseFields {
     /// Whether the last guard has begun to end the lease. No other request may change the lease
     /// then.
     leaving: bool,
-    /// Whether the release passes the lock to nobody inside this process.
-    gives_others_a_turn: bool,
     /// The longest minimum hold of the guards of this lease.
     min_hold: Duration,
     /// The number of guards that share this lease.
@@ -160,13 +160,13 @@ impl LeaseState {
                 renew_at: (renew == Renew::Auto).then(|| from + ttl.duration() / 3),
                 failing: false,
                 leaving: false,
-                gives_others_a_turn: false,
                 min_hold: Duration::ZERO,
                 depth: 1,
                 turn: None,
                 scheduled: None,
             }),
             changed: Notify::new(),
+            gives_others_a_turn: request.in_order,
             io: tokio::sync::Mutex::new(()),
         });
         if let Some(turn) = turn {
@@ -232,15 +232,6 @@ impl LeaseState {
     pub(crate) fn hold_at_least(&self, time: Duration) {
         let mut state = self.state.lock();
         state.min_hold = state.min_hold.max(time);
-    }
-
-    /// The release of this lease passes the lock to nobody inside this process.
-    pub(crate) fn give_others_a_turn(&self) {
-        self.state.lock().gives_others_a_turn = true;
-    }
-
-    pub(crate) fn gives_others_a_turn(&self) -> bool {
-        self.state.lock().gives_others_a_turn
     }
 
     pub(crate) const fn owner(&self) -> OwnerId {

@@ -88,7 +88,7 @@ impl LeaseToRelease {
             expires,
             maybe_released: false,
             keep_until,
-            gives_others_a_turn: lease_state.gives_others_a_turn(),
+            gives_others_a_turn: lease_state.gives_others_a_turn,
         }
     }
 
