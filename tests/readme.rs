@@ -48,13 +48,17 @@ fn target() -> PathBuf {
     temporary.parent().unwrap().to_owned()
 }
 
-/// A profile that builds fast. SQLite itself keeps the settings of the workspace: its C code takes
-/// longest to build, and this build has compiled it with these settings already.
+/// The profile of this workspace and of examples/custom_backend, as far as the program needs these
+/// packages, so that all share what is built.
 const PROFILE: &str = "
 [profile.dev]
 debug = false
-[profile.dev.package.libsqlite3-sys]
-opt-level = 1
+[profile.dev.package]
+hmac = { opt-level = 2 }
+libsqlite3-sys = { opt-level = 2 }
+sha2 = { opt-level = 2 }
+sqlx-core = { opt-level = 1 }
+tokio = { opt-level = 1 }
 ";
 
 /// Runs a program in a new project. A warning fails the test, because a reader would see the

@@ -12,6 +12,12 @@
     reason = "comments on arguments are help texts, where brackets mean themselves"
 )]
 
+#[cfg(not(target_os = "linux"))]
+compile_error!(
+    "the command-line tool of distlock runs on Linux only: it finds the processes of a command in \
+     /proc, and ends them when the lock is lost"
+);
+
 mod advice;
 mod command_line;
 mod commands;
