@@ -189,8 +189,8 @@ impl EntrySchedule {
 
     /// The time until the next poll. The poll comes before this contender is expected at the front,
     /// and the time is shorter the nearer the contender is to the front. The contender right behind
-    /// the first one polls three times in the time in which one contender leaves: when it knows that
-    /// it is the first, the holder soon knows that it waits.
+    /// the first one polls three times in the time in which one contender leaves. So it soon knows
+    /// that it is the first, and then the holder soon knows that it waits.
     fn until_next_poll(&self) -> Duration {
         let expected = self.per_contender.saturating_mul(self.ahead);
         let sooner = if self.ahead == 1 {
