@@ -57,7 +57,7 @@ impl<D: Dialect> SqlContender<D> {
         {
             renew_queue_entries(&group, store.dialect(), &[entry]).await;
             // A contender that has just joined makes an attempt next in any case. If the entry is
-            // the first in the queue, the renewal has stored a wake-up for this contender.
+            // the first in the queue, the renewal may have stored a wake-up for this contender.
             // Consuming that wake-up here saves a second attempt.
             pin!(joined.waiter.signal.notified()).as_mut().enable();
         }

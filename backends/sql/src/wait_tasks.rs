@@ -59,7 +59,9 @@ async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
             if store.asleep.load(Ordering::Relaxed) == 0 {
                 // The poller notes its end while it holds the mutex. Otherwise a waiter could fall
                 // asleep between this check and the note. That waiter would see a running poller
-                // and start no other poller, and nobody would poll for this waiter.
+                // and start no other poller, and nobody would poll for this waiter. The poller of
+                // another handle takes over what is due.
+                group.poll_sooner.notify_one();
                 drop(running);
                 return;
             }
@@ -155,7 +157,8 @@ impl<D: Dialect> Drop for ListenerTurn<D> {
     }
 }
 
-/// Takes or renews queue entries. Wakes the waiters of each name whose entry became the first.
+/// Takes or renews queue entries. The waiters of each name whose entry became the first are woken,
+/// or a poll becomes due for them.
 pub(crate) async fn renew_queue_entries<D: Dialect>(
     group: &WaitGroup,
     dialect: &D,
@@ -164,6 +167,7 @@ pub(crate) async fn renew_queue_entries<D: Dialect>(
     let kept = dialect.renew_queue_entries(entries, ENTRY_LEASE).await;
     let now = dialect.context().clock.now();
     let gone = group.waiting.lock().note_renewed(entries, kept, now);
+    group.poll_sooner.notify_one();
     // A waiter may leave during this request, and give its entry up on another connection. If the
     // renewal arrives after that, the renewal creates the entry again. So the entry is removed
     // here once more.

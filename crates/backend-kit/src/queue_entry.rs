@@ -35,8 +35,11 @@ const WITHOUT_QUEUE: Duration = Duration::from_secs(10);
 /// The longest time between two polls, for each contender ahead.
 const PER_CONTENDER: Duration = Duration::from_millis(200);
 
-/// The first value and the upper limit of the estimated time between two contenders that leave the
-/// queue.
+/// The first value of the estimated time between two contenders that leave the queue. A longer one
+/// would let a short holder's lock lie free for long.
+const FIRST_PER_CONTENDER: Duration = Duration::from_millis(150);
+
+/// The upper limit of that estimate.
 const LONGEST_PER_CONTENDER: Duration = Duration::from_millis(600);
 
 /// The shortest time between two polls.
@@ -108,7 +111,7 @@ impl EntrySchedule {
             first: false,
             answered_at: None,
             due: None,
-            per_contender: LONGEST_PER_CONTENDER,
+            per_contender: FIRST_PER_CONTENDER,
             moved_at: None,
             left: 0,
             in_vain: 0,
@@ -142,8 +145,11 @@ impl EntrySchedule {
                 self.per_contender.max(passed)
             }
             .clamp(SHORTEST, LONGEST_PER_CONTENDER);
-            if left > 0 {
+            // An entry that has ended and was made again is behind others.
+            if left > 0 || ahead > self.ahead {
                 self.moved_at = Some(now);
+            }
+            if left > 0 {
                 self.in_vain = 0;
             } else if self.asked_after_departure {
                 self.in_vain = self.in_vain.saturating_add(1);
@@ -450,7 +456,7 @@ mod tests {
     fn polls_are_more_frequent_the_faster_the_queue_moves() {
         let mut entry = EntrySchedule::new(LearnsOfChange::ByPolling);
         entry.kept(START, ahead(4));
-        assert_eq!(entry.due_in(START), ms(800));
+        assert_eq!(entry.due_in(START), ms(450));
         // Two contenders left within 100 ms, so the two contenders ahead are expected to leave
         // within the next 100 ms. The next poll is due after three quarters of that time.
         entry.kept(START + ms(100), ahead(2));

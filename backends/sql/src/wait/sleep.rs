@@ -64,15 +64,21 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// The range of the pause before the next poll, this long after the last change. The pause is
-    /// a twelfth of that time, so a poll finds the end of a long hold relatively as late as that of
-    /// a short one. The first half of the time that the change before lasted (`usual`) is slept
-    /// through.
-    fn pause(&self, since_change: Duration, usual: Duration) -> Range<u64> {
+    /// The range of the pause before the next poll of so many names, this long after the last
+    /// change. The pause is a twelfth of that time, so a poll finds the end of a long hold
+    /// relatively as late as that of a short one; and not before half of the time that passed
+    /// between the two changes before (`usual`), as far as the longest pause allows. With several
+    /// names, whose changes all count, the shortest pause is longer.
+    fn pause(&self, since_change: Duration, usual: Duration, names: usize) -> Range<u64> {
         let part = (since_change / 12).max((usual / 2).saturating_sub(since_change));
         let part = u64::try_from(part.as_micros()).unwrap_or(u64::MAX);
         let end = part.saturating_add(part / 4);
-        part.clamp(self.first.start, self.last.start)..end.clamp(self.first.end, self.last.end)
+        let names = u64::try_from(names.max(1)).unwrap_or(u64::MAX);
+        let within = |part: u64, first: u64, last: u64| {
+            part.clamp(first.saturating_mul(names).min(last), last)
+        };
+        let start = within(part, self.first.start, self.last.start);
+        start..within(end, self.first.end, self.last.end)
     }
 
     fn is_adaptive(&self) -> bool {
@@ -88,8 +94,9 @@ pub(crate) struct PollSchedule {
     pub(crate) changed: Option<Moment>,
     /// The time from a change until a poll found the next one, at the last such poll.
     usual: Duration,
-    /// The time of the last poll.
+    /// The time of the last poll, and the number of names that it read.
     sent: Option<Moment>,
+    names: usize,
     /// Whether a release was told since the last poll. A watched file does not tell of which lock.
     release_told: bool,
     /// Whether a release was told before the last poll.
@@ -106,6 +113,7 @@ impl PollSchedule {
             changed: None,
             usual: Duration::ZERO,
             sent: None,
+            names: 1,
             release_told: false,
             polled_after_release: false,
             in_vain: 0,
@@ -171,8 +179,9 @@ impl PollSchedule {
         self.next.is_none_or(|next| next <= now)
     }
 
-    /// Notes that a poll is sent now.
-    pub(crate) fn note_sent(&mut self, now: Moment) {
+    /// Notes that a poll of so many names is sent now.
+    pub(crate) fn note_sent(&mut self, now: Moment, names: usize) {
+        self.names = names;
         self.next = Some(now + self.random_pause(now));
         self.sent = Some(now);
         self.polled_after_release = std::mem::take(&mut self.release_told);
@@ -220,7 +229,9 @@ impl PollSchedule {
     }
 
     fn random_pause(&self, now: Moment) -> Duration {
-        let pause = self.pace.pause(self.since_change(now), self.usual);
+        let pause = self
+            .pace
+            .pause(self.since_change(now), self.usual, self.names);
         Duration::from_micros(fastrand::u64(pause))
     }
 }
@@ -302,7 +313,8 @@ mod tests {
     #[cfg(feature = "mysql")]
     fn the_pause_grows_with_the_time_since_the_last_change() {
         let pauses = |usual, times: [u64; 5]| {
-            times.map(|ms| ADAPTIVE.pause(Duration::from_millis(ms), Duration::from_millis(usual)))
+            let usual = Duration::from_millis(usual);
+            times.map(|ms| ADAPTIVE.pause(Duration::from_millis(ms), usual, 1))
         };
         assert_eq!(
             pauses(0, [0, 48, 120, 720, 10_000]),
@@ -317,7 +329,18 @@ mod tests {
         // The next change is likely as late as the last one was.
         let pause = |since: u64| pauses(50, [since; 5])[0].clone();
         assert_eq!([pause(0), pause(25)], [25_000..31_250, 3_000..5_000]);
-        assert_eq!(ADAPTIVE.pause(Duration::MAX, Duration::MAX), ADAPTIVE.last);
+        assert_eq!(
+            ADAPTIVE.pause(Duration::MAX, Duration::MAX, 1),
+            ADAPTIVE.last
+        );
+        assert_eq!(
+            ADAPTIVE.pause(Duration::ZERO, Duration::ZERO, 4),
+            12_000..20_000
+        );
+        assert_eq!(
+            ADAPTIVE.pause(Duration::ZERO, Duration::ZERO, 1000),
+            ADAPTIVE.last
+        );
     }
 
     /// Others pass their locks on in the same file, and the awaited lock stays held.
@@ -330,14 +353,14 @@ mod tests {
             polls.note_release(now);
             if polls.is_due(now) {
                 sent += 1;
-                polls.note_sent(now);
+                polls.note_sent(now, 1);
                 polls.note_answer(now, false, Duration::MAX);
             }
             now = now + Duration::from_millis(1);
         }
         assert!((140..180).contains(&sent), "{sent} polls");
         // A change of the awaited lock ends the back-off.
-        polls.note_sent(now);
+        polls.note_sent(now, 1);
         polls.note_answer(now, true, Duration::MAX);
         polls.note_release(now);
         assert!(polls.is_due(now));
@@ -347,7 +370,7 @@ mod tests {
     #[cfg(feature = "sqlite")]
     fn a_steady_pace_has_the_same_pause_after_every_poll() {
         for pace in [STEADY, PUSHED] {
-            let pause = |ms| pace.pause(Duration::from_millis(ms), Duration::ZERO);
+            let pause = |ms| pace.pause(Duration::from_millis(ms), Duration::from_secs(1), 2);
             assert!((0..100).all(|number| pause(number * number) == pace.last));
         }
     }

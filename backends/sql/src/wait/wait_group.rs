@@ -376,6 +376,26 @@ mod tests {
         assert_eq!(turns(later), [true, false], "it has kept its place");
     }
 
+    /// No attempt is made: the poll finds a free lock, and leaves a hint on a held one.
+    #[test]
+    fn a_process_that_becomes_the_first_polls_at_once() {
+        let group = WaitGroup::adaptive();
+        let request = request("a");
+        let waiter = group.join(&request, START);
+        waiter.asleep.store(true, Ordering::Relaxed);
+        let mut waiting = group.waiting.lock();
+        for (count, is_due) in [(1, false), (0, true)] {
+            let entry = waiting.by_name[&request.name].entry(&request.name).unwrap();
+            let ended_in = Duration::from_secs(4);
+            let kept = vec![(request.name.clone(), ContendersAhead { count, ended_in })];
+            waiting.note_renewed(&[entry], Ok(kept), START);
+            assert_eq!(waiting.pause(START).is_zero(), is_due, "{count} ahead");
+        }
+        let names = waiting.claim_poll(START);
+        assert_eq!(names.as_deref(), Some(&[request.name][..]));
+        assert!(!waiting.pause(START).is_zero());
+    }
+
     #[test]
     fn the_poller_wakes_at_the_end_of_the_earliest_lease() {
         let ms = Duration::from_millis;

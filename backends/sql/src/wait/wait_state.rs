@@ -74,7 +74,7 @@ impl WaitState {
     pub(crate) fn pause(&mut self, now: Moment) -> Duration {
         let asleep = || self.by_name.values().filter(|it| it.is_asleep(now));
         let entry_due_in = asleep().map(|it| it.position.due_in(now)).min();
-        let is_first = asleep().any(|it| it.position.is_first());
+        let is_first = asleep().any(AwaitedLock::may_ask);
         self.polls.sleep(now, entry_due_in, is_first)
     }
 
@@ -86,11 +86,11 @@ impl WaitState {
         }
         let awaited = self.by_name.iter();
         let names: Vec<_> = awaited
-            .filter(|(_, awaited)| awaited.is_asleep(now) && awaited.position.is_first())
+            .filter(|(_, awaited)| awaited.is_asleep(now) && awaited.may_ask())
             .map(|(name, _)| name.clone())
             .collect();
         if !names.is_empty() {
-            self.polls.note_sent(now);
+            self.polls.note_sent(now, names.len());
         }
         Some(names)
     }
@@ -155,8 +155,8 @@ impl WaitState {
         entries.iter().filter(is_gone).cloned().collect()
     }
 
-    /// Notes a new position of an entry. Wakes the waiters if this process became the first, by an
-    /// entry that is kept or without one.
+    /// Notes a new position of an entry. If this process became the first, by an entry that is kept
+    /// or without one, wakes the waiters or makes a poll due.
     pub(crate) fn update(
         &mut self,
         entry: &QueueEntry,
@@ -263,6 +263,11 @@ impl AwaitedLock {
     /// must keep the entry.
     pub(crate) const fn is_first(&self, in_order: bool) -> bool {
         self.position.is_first() && (self.position.is_kept() || !in_order)
+    }
+
+    /// Whether some waiter may ask for the lock, so that a poll is of use.
+    fn may_ask(&self) -> bool {
+        self.waiters.iter().any(|it| self.is_first(it.in_order))
     }
 
     /// Whether this waiter may ask for the lock. Of the waiters that come in order, only the first

@@ -486,7 +486,7 @@ impl Claim {
         if self.waited {
             self.parts
                 .contended
-                .note(&self.request.name, self.parts.timing.now());
+                .note(&self.request.name, Duration::ZERO, self.parts.timing.now());
         }
         WonLock {
             request: self.request.clone(),

@@ -30,9 +30,8 @@ const MOST: usize = 4096;
 /// the first process in the store queue (68 ms), and the poll.
 const GIVE_WAY: Duration = Duration::from_millis(100);
 
-/// The time of a turn of grants in a row after which a process lets others go first, even after
-/// fewer grants than its limit. Beside such a turn, the pause until the others see the release is
-/// short.
+/// The time for which a process may hold the lock in a turn of grants in a row, even if these are
+/// fewer than its limit. Beside such a turn, the pause until the others see the release is short.
 const LONG_TURN: Duration = Duration::from_millis(30);
 
 /// The names that other processes probably wait for.
@@ -44,33 +43,35 @@ pub(crate) struct ContendedNames {
     any: AtomicBool,
 }
 
-/// The number of times that a name was noted, the first time and the last.
+/// The number of times that a name was noted, the time for which the lock was held before these,
+/// and the last time.
 #[derive(Debug)]
 struct Noted {
     times: u32,
-    first: Moment,
+    held: Duration,
     last: Moment,
 }
 
 impl Noted {
     fn is_due(&self, limit: u32) -> bool {
-        self.times >= limit || self.last.since(self.first) >= LONG_TURN
+        self.times >= limit || self.held >= LONG_TURN
     }
 }
 
 impl ContendedNames {
-    /// Notes that other processes wait for a name.
-    pub(crate) fn note(&self, name: &LockName, now: Moment) {
+    /// Notes that other processes wait for a name, which this process held for the time `held`.
+    pub(crate) fn note(&self, name: &LockName, held: Duration, now: Moment) {
         let mut names = self.names.lock();
         if names.len() >= MOST {
             names.clear();
         }
         let noted = names.entry(name.clone()).or_insert(Noted {
             times: 0,
-            first: now,
+            held: Duration::ZERO,
             last: now,
         });
         noted.times += 1;
+        noted.held = noted.held.saturating_add(held);
         noted.last = now;
         self.any.store(true, Ordering::Relaxed);
     }
@@ -83,7 +84,7 @@ impl ContendedNames {
     }
 
     /// Whether an attempt without a wait must leave the free lock to the waiters: the name was
-    /// noted at least `limit` times in a row or for [`LONG_TURN`], the last time less than
+    /// noted at least `limit` times in a row or held for [`LONG_TURN`], the last time less than
     /// [`GIVE_WAY`] ago. After that time, the count starts again.
     pub(crate) fn gives_way(&self, name: &LockName, limit: u32, now: Moment) -> bool {
         if !self.any.load(Ordering::Relaxed) {
@@ -100,8 +101,8 @@ impl ContendedNames {
         gives_way
     }
 
-    /// Removes the name and returns `true` if the name was noted at least `limit` times, or for
-    /// [`LONG_TURN`]. The process then lets others go first.
+    /// Removes the name and returns `true` if the name was noted at least `limit` times, or held
+    /// for [`LONG_TURN`]. The process then lets others go first.
     pub(crate) fn take_if_due(&self, name: &LockName, limit: u32) -> bool {
         if !self.any.load(Ordering::Relaxed) {
             return false;
@@ -130,10 +131,10 @@ mod tests {
         let [name, other] = ["a", "b"].map(|name| LockName::new(name).unwrap());
         let now = Moment::from_boot(Duration::ZERO);
         assert!(!noted.take_if_due(&name, 1));
-        noted.note(&name, now);
-        noted.note(&other, now);
+        noted.note(&name, Duration::ZERO, now);
+        noted.note(&other, Duration::ZERO, now);
         assert!(!noted.take_if_due(&name, 2));
-        noted.note(&name, now);
+        noted.note(&name, Duration::ZERO, now);
         assert!(noted.take_if_due(&name, 2));
         assert!(!noted.take_if_due(&name, 1));
         assert!(noted.take_if_due(&other, 1));
@@ -144,13 +145,14 @@ mod tests {
         let noted = ContendedNames::default();
         let name = LockName::new("a").unwrap();
         let start = Moment::from_boot(Duration::ZERO);
-        noted.note(&name, start);
-        noted.note(&name, start + LONG_TURN / 2);
-        assert!(!noted.take_if_due(&name, 16));
-        noted.note(&name, start + LONG_TURN);
-        assert!(noted.take_if_due(&name, 16));
-        noted.note(&name, start + LONG_TURN * 2);
-        assert!(!noted.take_if_due(&name, 16), "another turn has begun");
+        // The time between two grants does not count.
+        for round in 1..=2 {
+            noted.note(&name, LONG_TURN / 2, start + LONG_TURN * (round * 3));
+            noted.note(&name, Duration::ZERO, start + LONG_TURN * (round * 3));
+            assert!(!noted.take_if_due(&name, 16), "{round}");
+            noted.note(&name, LONG_TURN / 2, start + LONG_TURN * (round * 4));
+            assert!(noted.take_if_due(&name, 16), "{round}");
+        }
     }
 
     #[test]
@@ -159,13 +161,13 @@ mod tests {
         let name = LockName::new("a").unwrap();
         let at = |millis| Moment::from_boot(Duration::from_millis(millis));
         assert!(!noted.gives_way(&name, 2, at(0)));
-        noted.note(&name, at(0));
+        noted.note(&name, Duration::ZERO, at(0));
         assert!(!noted.gives_way(&name, 2, at(0)));
         // Nobody waits meanwhile, so the grants are not in a row.
         noted.forget(&name);
-        noted.note(&name, at(1000));
+        noted.note(&name, Duration::ZERO, at(1000));
         assert!(!noted.gives_way(&name, 2, at(1000)));
-        noted.note(&name, at(1010));
+        noted.note(&name, Duration::ZERO, at(1010));
         assert!(noted.gives_way(&name, 2, at(1010)));
         assert!(noted.gives_way(&name, 2, at(1109)));
         assert!(!noted.gives_way(&name, 2, at(1110)));
@@ -180,7 +182,7 @@ mod tests {
         let noted = ContendedNames::default();
         for number in 0..=MOST {
             let name = LockName::new(format!("{number}")).unwrap();
-            noted.note(&name, Moment::from_boot(Duration::ZERO));
+            noted.note(&name, Duration::ZERO, Moment::from_boot(Duration::ZERO));
         }
         assert_eq!(noted.names.lock().len(), 1);
     }

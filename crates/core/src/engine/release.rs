@@ -60,6 +60,8 @@ impl Released {
 pub(crate) struct LeaseToRelease {
     pub(crate) lease: Lease,
     pub(crate) turn: Option<LocalTurn>,
+    /// The moment at which the request was sent that got the lock.
+    pub(crate) acquired: Moment,
     /// The local deadline of the lease. A lock that is found gone before this moment was removed or
     /// taken over. After this moment the lease has only expired.
     pub(crate) deadline: Moment,
@@ -84,6 +86,7 @@ impl LeaseToRelease {
         Self {
             lease,
             turn,
+            acquired: lease_state.acquired(),
             deadline,
             expires,
             maybe_released: false,
@@ -106,6 +109,7 @@ impl LeaseToRelease {
         Self {
             lease,
             turn: Some(turn),
+            acquired: timing.now(),
             deadline: expires,
             expires,
             maybe_released: true,
@@ -193,6 +197,7 @@ async fn release_at_store(
     let LeaseToRelease {
         lease,
         turn,
+        acquired,
         deadline,
         expires,
         mut maybe_released,
@@ -203,7 +208,11 @@ async fn release_at_store(
         Ok(ReleaseOutcome::Released { others_waiting }) => {
             parts.meters.released.increment(1);
             match others_waiting {
-                Some(true) => parts.contended.note(&lease.name, parts.timing.now()),
+                Some(true) => {
+                    let now = parts.timing.now();
+                    let held = now.since(acquired);
+                    parts.contended.note(&lease.name, held, now);
+                }
                 Some(false) => parts.contended.forget(&lease.name),
                 None => {}
             }
