@@ -42,7 +42,7 @@ async fn waiters_and_hand_overs_take_few_statements(product: Product) {
     let polls = Polls {
         seconds: 2,
         each: 20,
-        once: 40,
+        once: 30,
     };
     for waiters in [1, 50] {
         polls

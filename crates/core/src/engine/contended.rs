@@ -167,12 +167,12 @@ mod tests {
         noted.forget(&name);
         noted.note(&name, Duration::ZERO, at(1000));
         assert!(!noted.gives_way(&name, 2, at(1000)));
-        noted.note(&name, Duration::ZERO, at(1010));
-        assert!(noted.gives_way(&name, 2, at(1010)));
-        assert!(noted.gives_way(&name, 2, at(1109)));
-        assert!(!noted.gives_way(&name, 2, at(1110)));
+        noted.note(&name, Duration::ZERO, at(2000));
+        assert!(noted.gives_way(&name, 2, at(2000)));
+        assert!(noted.gives_way(&name, 2, at(2099)));
+        assert!(!noted.gives_way(&name, 2, at(2100)));
         assert!(
-            !noted.gives_way(&name, 2, at(1050)),
+            !noted.gives_way(&name, 2, at(2050)),
             "the count starts again"
         );
     }
