@@ -30,8 +30,8 @@
 //! - `memory`: the store that callers open.
 //! - `table`: the lock table, a synchronous state machine with the time passed in. The table is
 //!   public, so that a server can host it.
-//! - `shard`, `row`, `row_counts`, `store_queue`: the parts of the table: one shard, one held lock,
-//!   how many there are, and the contenders of one lock in order.
+//! - `shard`, `rows`, `row`, `row_counts`, `store_queue`: the parts of the table: one shard, its
+//!   held locks, one of them, how many there are, and the contenders of one lock in order.
 //! - `held_lock`: a held lock in a form that a server stores while it does not run.
 //! - `lock`, `wait`: the asynchronous shell around the table.
 //! - `records`: the versioned key-value store.
@@ -48,6 +48,7 @@ mod memory;
 mod records;
 mod row;
 mod row_counts;
+mod rows;
 mod shard;
 mod store_queue;
 mod table;

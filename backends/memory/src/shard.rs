@@ -12,8 +12,8 @@ use distlock_core::{FencingToken, Lease, LockName, LossReason, Moment};
 use foldhash::fast::RandomState;
 
 use crate::{
-    row::Row,
     row_counts::RowCounts,
+    rows::Rows,
     store_queue::{DeferredWakes, StoreQueue},
 };
 
@@ -26,7 +26,7 @@ const SMALL_ROW_COUNT: usize = 256;
 
 #[derive(Debug)]
 pub(crate) struct Shard {
-    pub(crate) rows: HashMap<LockName, Row, RandomState>,
+    pub(crate) rows: Rows,
     pub(crate) queues: HashMap<LockName, StoreQueue, RandomState>,
     /// An empty queue. The next lock that gets contenders reuses its memory.
     pub(crate) spare: StoreQueue,
@@ -51,7 +51,7 @@ impl Shard {
     /// Creates an empty shard at this place.
     pub(crate) fn new(hasher: RandomState, counts: Arc<RowCounts>, at: usize) -> Self {
         Self {
-            rows: HashMap::with_hasher(hasher.clone()),
+            rows: Rows::new(hasher.clone()),
             queues: HashMap::with_hasher(hasher),
             spare: StoreQueue::default(),
             last_token: 0,
@@ -139,7 +139,7 @@ impl Shard {
     /// Removes all expired rows, and sets the row count at which the next removal is due.
     pub(crate) fn remove_expired(&mut self, now: Moment) {
         let before = self.rows.len();
-        self.rows.retain(|_, row| row.is_live(now));
+        self.rows.retain(|row| row.is_live(now));
         self.expired += u64::try_from(before - self.rows.len()).unwrap_or(0);
         self.sweep_at = (self.rows.len() * 2).max(SMALL_ROW_COUNT);
         self.shrink_rows();

@@ -4,13 +4,7 @@
 //! method waits, so the same sequence of calls has always the same result. A method must never lock
 //! two shards at once, and must never run a waker under a shard's mutex.
 
-use std::{
-    collections::{BTreeMap, hash_map},
-    hash::BuildHasher as _,
-    sync::Arc,
-    task::Waker,
-    time::Duration,
-};
+use std::{collections::BTreeMap, hash::BuildHasher as _, sync::Arc, task::Waker, time::Duration};
 
 use distlock_core::{
     AcquireRequest, Attempt, Clock, Error, ErrorKind, FencingToken, Forced, HolderInfo, Lease,
@@ -144,9 +138,8 @@ impl Table {
             shard.remove_expired(now.boot);
         }
         let full = shard.is_full();
-        let token = match shard.rows.entry(request.name.clone()) {
-            hash_map::Entry::Occupied(mut row) if row.get().is_live(now.boot) => {
-                let row = row.get_mut();
+        let token = match shard.rows.get_mut(&request.name) {
+            Some(row) if row.is_live(now.boot) => {
                 if !row.is_owned_by(request.owner) {
                     let info = row.holder_info(now.boot);
                     if let Some(entry) = entry {
@@ -157,8 +150,9 @@ impl Table {
                 row.restart_lease(now.boot, request.ttl);
                 row.token()
             }
-            free => {
-                if let (Some(most), hash_map::Entry::Vacant(_)) = (full, &free) {
+            expired => {
+                let expired = u64::from(expired.is_some());
+                if let (Some(most), 0) = (full, expired) {
                     return Err(too_many(most));
                 }
                 if let Some(queue) = shard.queues.get_mut(&request.name) {
@@ -173,10 +167,10 @@ impl Table {
                 }
                 let token = FencingToken::hybrid(shard.last_token, now.wall_micros)?;
                 shard.last_token = token.get();
-                if matches!(free, hash_map::Entry::Occupied(_)) {
-                    shard.expired += 1;
-                }
-                free.insert_entry(Row::new(now, token, request));
+                shard.expired += expired;
+                shard
+                    .rows
+                    .insert(&request.name, Row::new(now, token, request));
                 token
             }
         };
@@ -312,7 +306,7 @@ impl Table {
         let mut first: BTreeMap<LockName, (HolderInfo, u32)> = BTreeMap::new();
         for shard in &self.shards {
             let shard = shard.lock();
-            for (name, row) in &shard.rows {
+            for (name, row) in shard.rows.iter() {
                 let wanted = name.as_str().starts_with(prefix)
                     && after.is_none_or(|after| name > after)
                     && row.is_live(now)
@@ -370,7 +364,7 @@ impl Table {
                 Err(LossReason::TakenOver)
             };
         }
-        shard.rows.insert(held.name.clone(), Row::restored(held));
+        shard.rows.insert(&held.name, Row::restored(held));
         shard.count_rows();
         shard.last_token = shard.last_token.max(held.token.get());
         if let Some(queue) = shard.queues.get_mut(&held.name) {
