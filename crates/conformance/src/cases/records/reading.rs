@@ -141,6 +141,17 @@ async fn get_many_keeps_the_order(cx: Context) -> Outcome {
     let (a, c) = (Some(b"A".to_vec()), Some(b"C".to_vec()));
     ensure_eq!(values, vec![c.clone(), None, a.clone(), c, a], "values");
     ensure_eq!(records.get_many(&[]).await?.len(), 0, "values of no keys");
+    // Far more keys than a store reads in one request of its own.
+    let mut keys = Vec::new();
+    for number in 0..999 {
+        keys.push(cx.key(&format!("missing/{number}"))?);
+    }
+    keys.insert(500, cx.key("a")?);
+    let entries = records.get_many(&keys).await?;
+    ensure_eq!(entries.len(), keys.len(), "entries for many keys");
+    let found = entries.iter().position(Option::is_some);
+    ensure_eq!(found, Some(500), "the entry that exists");
+    ensure_eq!(entries.iter().flatten().count(), 1, "entries that exist");
     Ok(())
 }
 
