@@ -192,7 +192,21 @@ impl KickOut {
     /// Safe.
     pub async fn route(&self, uid: &Uid) -> Result<Option<Location>> {
         let current = self.node.locate(uid).await?;
-        Ok(current.into_iter().next().map(|(_, location)| location))
+        Ok(current.into_iter().next())
+    }
+
+    /// The locations of the current sessions of many accounts, in the order of `uids`: who is
+    /// online, with which devices, since when. The records are read together, and each read is
+    /// linearizable. An account without a session has an empty list, and an account whose state is
+    /// not known has its own error.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub async fn presence(&self, uids: &[Uid]) -> Result<Vec<Result<Vec<Location>>>> {
+        self.node.locate_many(uids).await
     }
 
     /// The locations of all sessions that a message addresses, the newest first. The read is the
@@ -204,8 +218,7 @@ impl KickOut {
     /// # Cancel safety
     /// Safe.
     pub async fn addressed(&self, uid: &Uid, message: &Message) -> Result<Vec<Location>> {
-        let current = self.node.locate_addressed(uid, message).await?;
-        Ok(current.into_iter().map(|(_, location)| location).collect())
+        self.node.locate_addressed(uid, message).await
     }
 
     /// Delivers a message to every current session that the message addresses, on all nodes at the
@@ -217,7 +230,27 @@ impl KickOut {
     /// # Cancel safety
     /// A dropped call leaves the outcome unknown.
     pub async fn deliver(&self, uid: &Uid, message: Message) -> Result<Vec<Receipt>> {
-        self.node.deliver(uid, message).await
+        self.node.deliver(uid, &message).await
+    }
+
+    /// Delivers one message to many accounts, to each as [`deliver`](Self::deliver) does. The
+    /// records of the accounts are read together, and 64 accounts get the message at the same time.
+    /// The results are in the order of `uids`. The failure of one account does not fail the others.
+    /// An account whose turn does not come within `limit` gets nothing, and its result is
+    /// [`ErrorKind::Timeout`]. A delivery that has begun by then takes its own bounded time.
+    ///
+    /// # Errors
+    /// Failures of the store before anything was delivered.
+    ///
+    /// # Cancel safety
+    /// A dropped call leaves the outcomes unknown.
+    pub async fn deliver_to_many(
+        &self,
+        uids: &[Uid],
+        message: &Message,
+        limit: Duration,
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
+        self.node.deliver_to_many(uids, message, limit).await
     }
 
     /// Notes that a message was stored for the sessions that missed it, by the receipts of its

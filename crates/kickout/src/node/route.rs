@@ -2,27 +2,37 @@
 //!
 //! Each message reaches a session at most once, or its sender learns that the outcome is unknown.
 
-use std::{cmp::Reverse, fmt};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, HashMap},
+    fmt,
+    time::Duration,
+};
 
-use distlock_core::Result;
+use distlock_core::{Error, ErrorKind, Result};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
-use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Semaphore, mpsc::error::TrySendError};
 
 use crate::{
+    directory::accounts::CONCURRENT_CHANGES,
     model::{
         event::Transition,
-        ident::{Class, Device, Generation, SessionKey, Uid},
+        ident::{Boot, Class, Device, Generation, NodeId, SessionKey, Uid},
         node::NodeAddress,
-        record::Slot,
+        record::{Slot, SlotEntry, UserRecord},
         request::{DeliverRequest, DeliverResult, Message, PeerError},
     },
-    node::{Node, liveness::Liveness},
+    node::{Node, admin::PAGE, liveness::Liveness},
     state::{live_session::Phase, message::QueuedMessage},
 };
 
 /// Most look-ups for one message. Another look-up follows when a session is no longer current.
 const MAX_LOOKUPS: u32 = 3;
+
+/// Most accounts to which one message to many is delivered at the same time. The same number of
+/// deliveries may be in progress to one other node.
+const MAX_AT_ONCE: usize = 64;
 
 /// The location of an account's session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,8 +47,28 @@ pub struct Location {
     pub device: Device,
     /// The class of the device.
     pub class: Class,
+    /// The session's place in the account's record.
+    pub slot: Slot,
+    /// Login time of the session, by the wall clock of its node, in milliseconds since 1970. For
+    /// display.
+    pub since_ms: u64,
     /// The address of the session's node for peers, as the node advertises it.
     pub addr: String,
+}
+
+impl Location {
+    /// The location of the session in a slot, whose node has this address.
+    fn new(slot: Slot, entry: SlotEntry, addr: String) -> Self {
+        Self {
+            key: entry.key,
+            r#gen: entry.r#gen,
+            device: entry.device,
+            class: entry.class,
+            slot,
+            since_ms: entry.since_ms,
+            addr,
+        }
+    }
 }
 
 /// The outcome of a message for one session.
@@ -103,8 +133,47 @@ impl fmt::Display for Receipt {
 impl Node {
     /// Delivers a message to every current session that the message addresses. Records each
     /// outcome.
-    pub(crate) async fn deliver(&self, uid: &Uid, message: Message) -> Result<Vec<Receipt>> {
-        let receipts = self.look_up_and_deliver(uid, &message).await?;
+    pub(crate) async fn deliver(&self, uid: &Uid, message: &Message) -> Result<Vec<Receipt>> {
+        let current = self.locate(uid).await?;
+        Ok(self.deliver_from(uid, current, message).await)
+    }
+
+    /// Delivers a message to several accounts, each of them as [`deliver`](Self::deliver) does. An
+    /// account whose turn does not come within `limit` gets nothing, and its result is an error.
+    pub(crate) async fn deliver_to_many(
+        &self,
+        uids: &[Uid],
+        message: &Message,
+        limit: Duration,
+    ) -> Result<Vec<Result<Vec<Receipt>>>> {
+        let until = self.clock.now() + limit;
+        let located = self.locate_many(uids).await?;
+        let places = Semaphore::new(MAX_AT_ONCE);
+        let delivering = uids.iter().zip(located).map(async |(uid, current)| {
+            let current = current?;
+            let _place = places.acquire().await;
+            if self.clock.now() >= until {
+                return Err(Error::new(
+                    ErrorKind::Timeout,
+                    format!(
+                        "nothing was sent to account {uid:?}: its turn did not come within \
+                         {limit:.0?}"
+                    ),
+                ));
+            }
+            Ok(self.deliver_from(uid, current, message).await)
+        });
+        Ok(join_all(delivering).await)
+    }
+
+    /// Delivers a message to the sessions that a look-up found, and records each outcome.
+    async fn deliver_from(
+        &self,
+        uid: &Uid,
+        current: Vec<Location>,
+        message: &Message,
+    ) -> Vec<Receipt> {
+        let receipts = self.deliver_and_look_up_again(uid, current, message).await;
         let id = &message.id;
         for receipt in &receipts {
             let transition = if receipt.delivery.is_done() {
@@ -129,30 +198,74 @@ impl Node {
                 event.result = Some(format!("message {id} reached nobody"));
             });
         }
-        Ok(receipts)
+        receipts
     }
 
-    /// The account's current sessions and their slots, the newest first.
-    pub(crate) async fn locate(&self, uid: &Uid) -> Result<Vec<(Slot, Location)>> {
+    /// The account's current sessions, the newest first.
+    pub(crate) async fn locate(&self, uid: &Uid) -> Result<Vec<Location>> {
         let record = self.directory.read(uid).await?.record;
         let mut current = Vec::new();
         for (slot, entry) in record.slots {
             match self.liveness_of(&entry.key.node, entry.key.boot).await? {
                 Liveness::Dead => {}
-                Liveness::Up(NodeAddress { addr, .. }) => {
-                    let location = Location {
-                        key: entry.key,
-                        r#gen: entry.r#gen,
-                        device: entry.device,
-                        class: entry.class,
-                        addr,
-                    };
-                    current.push((slot, location));
-                }
+                Liveness::Up(up) => current.push(Location::new(slot, entry, up.addr)),
             }
         }
-        current.sort_by_key(|(_, location)| Reverse(location.r#gen));
+        newest_first(&mut current);
         Ok(current)
+    }
+
+    /// The current sessions of several accounts, in the order of `uids`. Reads the records together
+    /// and asks once for each node. An account whose record cannot be read, or names a node whose
+    /// liveness is not known, has its own error.
+    pub(crate) async fn locate_many(&self, uids: &[Uid]) -> Result<Vec<Result<Vec<Location>>>> {
+        let mut located = Vec::with_capacity(uids.len());
+        // Clients can make their accounts' records long. The pages bound the memory of one read.
+        for page in uids.chunks(PAGE as usize) {
+            let read = self.directory.read_many(page).await?;
+            let records: Vec<_> = read.into_iter().map(|it| it.map(|it| it.record)).collect();
+            // The liveness is asked after the records were read, never before: see `liveness_of`.
+            let nodes = self.liveness_of_named(&records).await;
+            located.extend(records.into_iter().map(|record| {
+                let mut current = Vec::new();
+                for (slot, entry) in record?.slots {
+                    match nodes.get(&(entry.key.node.clone(), entry.key.boot)) {
+                        Some(Ok(Liveness::Dead)) | None => {}
+                        Some(Ok(Liveness::Up(up))) => {
+                            current.push(Location::new(slot, entry, up.addr.clone()));
+                        }
+                        Some(Err(error)) => return Err(error.clone()),
+                    }
+                }
+                newest_first(&mut current);
+                Ok(current)
+            }));
+        }
+        Ok(located)
+    }
+
+    /// The liveness of each incarnation that a session of these records names.
+    async fn liveness_of_named(
+        &self,
+        records: &[Result<UserRecord>],
+    ) -> HashMap<(NodeId, Boot), Result<Liveness>> {
+        let entries = records
+            .iter()
+            .flatten()
+            .flat_map(|record| record.slots.values());
+        let named: BTreeSet<_> = entries
+            .map(|entry| (entry.key.node.clone(), entry.key.boot))
+            .collect();
+        let named: Vec<_> = named.into_iter().collect();
+        let mut nodes = HashMap::new();
+        for some in named.chunks(CONCURRENT_CHANGES) {
+            let asking = some.iter().map(async |(node, boot)| {
+                let liveness = self.liveness_of(node, *boot).await;
+                ((node.clone(), *boot), liveness)
+            });
+            nodes.extend(join_all(asking).await);
+        }
+        nodes
     }
 
     /// The account's current sessions that a message addresses, the newest first.
@@ -160,35 +273,35 @@ impl Node {
         &self,
         uid: &Uid,
         message: &Message,
-    ) -> Result<Vec<(Slot, Location)>> {
+    ) -> Result<Vec<Location>> {
         let mut current = self.locate(uid).await?;
-        current.retain(|(_, it)| message.addresses(&it.device, &it.class));
+        current.retain(|it| message.addresses(&it.device, &it.class));
         Ok(current)
     }
 
     /// Delivers a message to the sessions that a look-up found. Looks up again for the sessions
     /// that missed the message.
-    async fn look_up_and_deliver(&self, uid: &Uid, message: &Message) -> Result<Vec<Receipt>> {
+    async fn deliver_and_look_up_again(
+        &self,
+        uid: &Uid,
+        mut current: Vec<Location>,
+        message: &Message,
+    ) -> Vec<Receipt> {
         let mut receipts: Vec<Receipt> = Vec::new();
-        let mut missed: Vec<(Slot, Location)> = Vec::new();
-        for _ in 0..MAX_LOOKUPS {
-            let mut current = match self.locate_addressed(uid, message).await {
-                Ok(current) => current,
-                // Earlier rounds have outcomes, and the sender must get these outcomes.
-                Err(_) if !(receipts.is_empty() && missed.is_empty()) => break,
-                Err(error) => return Err(error),
-            };
-            current.retain(|(_, it)| {
-                receipts
-                    .iter()
-                    .all(|receipt| receipt.location.key != it.key)
+        let mut missed: Vec<Location> = Vec::new();
+        for lookups in 1.. {
+            current.retain(|it| {
+                message.addresses(&it.device, &it.class)
+                    && receipts
+                        .iter()
+                        .all(|receipt| receipt.location.key != it.key)
             });
             // A session that has ended since the last look-up still counts as missed, unless a
             // newer session has its slot or its device has a receipt.
-            missed.retain(|(slot, it)| {
+            missed.retain(|it| {
                 current
                     .iter()
-                    .all(|(other, now)| other != slot && now.key != it.key)
+                    .all(|now| now.slot != it.slot && now.key != it.key)
                     && receipts
                         .iter()
                         .all(|receipt| receipt.location.device != it.device)
@@ -196,26 +309,32 @@ impl Node {
             if current.is_empty() {
                 break;
             }
-            let delivering = current.into_iter().map(async |(slot, location)| {
+            let delivering = current.into_iter().map(async |location| {
                 let delivery = self.deliver_to(uid, &location, message).await;
-                (slot, Receipt { location, delivery })
+                Receipt { location, delivery }
             });
-            for (slot, receipt) in join_all(delivering).await {
+            for receipt in join_all(delivering).await {
                 if receipt.delivery == Delivery::Missed {
-                    missed.push((slot, receipt.location));
+                    missed.push(receipt.location);
                 } else {
                     receipts.push(receipt);
                 }
             }
-            if missed.is_empty() {
+            if missed.is_empty() || lookups == MAX_LOOKUPS {
                 break;
             }
+            // The earlier rounds have outcomes, and the sender must get these outcomes even if this
+            // look-up fails.
+            let Ok(now) = self.locate(uid).await else {
+                break;
+            };
+            current = now;
         }
-        receipts.extend(missed.into_iter().map(|(_, location)| Receipt {
+        receipts.extend(missed.into_iter().map(|location| Receipt {
             location,
             delivery: Delivery::Missed,
         }));
-        Ok(receipts)
+        receipts
     }
 
     /// Delivers a message to one session, on this node or on another.
@@ -300,6 +419,10 @@ impl Node {
             outcome => outcome,
         }
     }
+}
+
+fn newest_first(sessions: &mut [Location]) {
+    sessions.sort_by_key(|location| Reverse(location.r#gen));
 }
 
 /// Counts a delivery to a session that is not current, and returns the answer.
