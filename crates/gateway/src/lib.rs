@@ -46,7 +46,8 @@
 //! - `token` holds the tokens of logins and of calls between nodes.
 //! - `inbox` stores messages for accounts that are not logged in.
 //! - `services` asks web services about each login and each message.
-//! - `send_api` takes messages of the operator's own servers.
+//! - `send_api` takes messages of the operator's own servers, and `accounts` reads the accounts
+//!   that a request names.
 //!
 //! # Promises
 //!
@@ -60,6 +61,7 @@
 //!   token.
 //! - A listener beyond loopback uses TLS, unless the configuration allows it without.
 
+mod accounts;
 mod admin;
 mod bearer;
 mod config;

@@ -3,23 +3,25 @@
 //! Such a server shows the send token, and has no session. The send token must never allow anything
 //! else.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use axum::http::HeaderMap;
 use distlock_core::{Error, ErrorKind, Result};
 use distlock_kickout::{Message, Uid};
 
 use crate::{
+    accounts::{Accounts, Turns},
     bearer::BearerToken,
-    front::{FrontContext, MessageOutcome, check_message, deliver},
+    front::{FrontContext, MessageOutcome, check_message, deliver, deliver_to_many},
 };
 
 /// Checks the send token, and sends messages of servers.
 #[derive(Clone)]
 pub(crate) struct SendApi {
-    pub(crate) front: FrontContext,
+    front: FrontContext,
     /// The send token; `None` if no server may send.
-    pub(crate) bearer: Option<BearerToken>,
+    bearer: Option<BearerToken>,
+    turns: Turns,
 }
 
 /// The reason why a server may not send.
@@ -41,6 +43,14 @@ impl SendDenied {
 }
 
 impl SendApi {
+    pub(crate) fn new(front: FrontContext, bearer: Option<BearerToken>) -> Self {
+        Self {
+            turns: Turns::new(Arc::clone(&front.clock)),
+            front,
+            bearer,
+        }
+    }
+
     /// Checks that a request with these headers may send.
     pub(crate) async fn authorise(
         &self,
@@ -61,9 +71,31 @@ impl SendApi {
     /// [`ErrorKind::InvalidArgument`] for a message with an id or a body that is too long; failures
     /// of the store.
     pub(crate) async fn send(&self, to: &Uid, message: &Message) -> Result<MessageOutcome> {
-        if let Err((_, why)) = check_message(message, self.front.max_frame) {
-            return Err(Error::new(ErrorKind::InvalidArgument, why));
-        }
+        self.check(message)?;
         deliver(&self.front, to, message).await
+    }
+
+    /// Delivers a message to each of the accounts, or stores it for later. The failure of one
+    /// account is the outcome of that account alone.
+    ///
+    /// # Errors
+    /// The same as for [`send`](Self::send), and [`ErrorKind::Unavailable`] if too many such
+    /// messages are in progress. Nothing was sent then.
+    pub(crate) async fn send_to_many(
+        &self,
+        to: &Accounts,
+        message: &Message,
+    ) -> Result<Vec<Result<MessageOutcome>>> {
+        self.check(message)?;
+        if let [to] = to.uids() {
+            return Ok(vec![Ok(self.send(to, message).await?)]);
+        }
+        let _turn = self.turns.take().await?;
+        deliver_to_many(&self.front, to.uids(), message).await
+    }
+
+    fn check(&self, message: &Message) -> Result<()> {
+        check_message(message, self.front.max_frame)
+            .map_err(|(_, why)| Error::new(ErrorKind::InvalidArgument, why))
     }
 }

@@ -1,10 +1,11 @@
-//! The admin HTTP: health, metrics, accounts and nodes, kicks, bans, draining, and a log of all
+//! The admin HTTP: health, metrics, accounts and nodes, presence, kicks, bans, draining, and a log of all
 //! orders.
 
 mod access;
 mod audit;
 mod http;
 mod orders;
+mod presence;
 mod send;
 mod server;
 

@@ -11,6 +11,7 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::post,
 };
+use distlock_core::Result as CoreResult;
 use distlock_kickout::{Class, Device, Message, Uid};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -18,7 +19,8 @@ use uuid::Uuid;
 
 use super::http::{HttpError, JsonBody, client_ip, http_error, mark_logged_in};
 use crate::{
-    front::{DeviceOutcome, Outcome},
+    accounts::Receivers,
+    front::{DeviceOutcome, MessageOutcome, Outcome},
     send_api::{SendApi, SendDenied},
 };
 
@@ -36,18 +38,55 @@ pub(super) fn routes(sender: SendApi) -> Router {
 #[serde(deny_unknown_fields, rename = "Sent")]
 struct SendBody {
     from: Uid,
-    to: Uid,
+    to: Receivers,
     body: Box<RawValue>,
     id: Option<String>,
     to_device: Option<Device>,
     to_class: Option<Class>,
 }
 
+/// The answer. It has the form of `to`: the outcome of one account, or a list.
 #[derive(Serialize)]
-struct SendAnswer {
-    id: String,
+#[serde(untagged)]
+enum SendAnswer {
+    One {
+        id: String,
+        outcome: Outcome,
+        devices: Vec<DeviceOutcome>,
+    },
+    Many {
+        id: String,
+        accounts: Vec<AccountOutcome>,
+    },
+}
+
+/// The outcome of a message to many for one of the accounts.
+#[derive(Serialize)]
+struct AccountOutcome {
+    uid: Uid,
     outcome: Outcome,
     devices: Vec<DeviceOutcome>,
+    /// Why the message failed, if an error was the cause.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+impl AccountOutcome {
+    fn new(uid: &Uid, outcome: CoreResult<MessageOutcome>) -> Self {
+        let (outcome, error) = match outcome {
+            Ok(outcome) => (outcome, None),
+            Err(error) => {
+                let failed = MessageOutcome::without_devices(Outcome::Failed);
+                (failed, Some(error.to_string()))
+            }
+        };
+        Self {
+            uid: uid.clone(),
+            outcome: outcome.outcome,
+            devices: outcome.devices,
+            error,
+        }
+    }
 }
 
 /// Lets a request with the send token pass. The check runs before the body is read.
@@ -64,7 +103,7 @@ async fn authorise(State(sender): State<SendApi>, request: Request, next: Next) 
     next.run(request).await
 }
 
-/// `POST /v1/send`: delivers a message, or stores it for later.
+/// `POST /v1/send`: delivers a message to one account or to many, or stores it for later.
 async fn send_message(
     State(sender): State<SendApi>,
     JsonBody(sent): JsonBody<SendBody>,
@@ -75,10 +114,25 @@ async fn send_message(
         to_class: sent.to_class,
         ..Message::new(sent.from, sent.body.get())
     };
-    let result = sender.send(&sent.to, &message).await?;
-    Ok(Json(SendAnswer {
-        id: message.id,
-        outcome: result.outcome,
-        devices: result.devices,
-    }))
+    let answer = match sent.to {
+        Receivers::One(to) => {
+            let MessageOutcome { outcome, devices } = sender.send(&to, &message).await?;
+            SendAnswer::One {
+                id: message.id,
+                outcome,
+                devices,
+            }
+        }
+        Receivers::Many(to) => {
+            let outcomes = sender.send_to_many(&to, &message).await?;
+            let outcomes = to.uids().iter().zip(outcomes);
+            SendAnswer::Many {
+                id: message.id,
+                accounts: outcomes
+                    .map(|(uid, outcome)| AccountOutcome::new(uid, outcome))
+                    .collect(),
+            }
+        }
+    };
+    Ok(Json(answer))
 }

@@ -21,9 +21,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     AdminAccess, AuditLog, audit,
     http::{client_ip, http_error, mark_logged_in},
-    orders, send,
+    orders, presence, send,
 };
-use crate::{health::health, send_api::SendApi};
+use crate::{accounts::Turns, health::health, send_api::SendApi};
 
 /// Longest body of an order in bytes.
 const MAX_BODY: usize = 64 * 1024;
@@ -54,6 +54,8 @@ pub(crate) async fn serve_admin(
             orders.clone(),
             run_to_completion,
         ))
+        // A question about many accounts changes nothing, and its body is longer.
+        .route("/v1/presence", post(presence::show_presence))
         .route_layer(middleware::from_fn_with_state(admin.clone(), authorise));
     let routes = Router::new()
         .route(
@@ -127,6 +129,8 @@ pub(crate) struct AdminContext {
     pub(crate) metrics: MetricsPage,
     pub(crate) tls: Arc<Tls>,
     pub(crate) access: AdminAccess,
+    /// The turns of questions about many accounts.
+    pub(crate) turns: Turns,
 }
 
 #[cfg(test)]
@@ -192,10 +196,8 @@ mod tests {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let (access, _) = AdminAccess::new(&node, Some(Secret::new("open sesame")), clock, false);
         let stop = CancellationToken::new();
-        let sender = SendApi {
-            front: fixtures::front_context(&kick, Arc::new(RecordsInbox::new(memory.records()))),
-            bearer: None,
-        };
+        let inbox = Arc::new(RecordsInbox::new(memory.records()));
+        let sender = SendApi::new(fixtures::front_context(&kick, inbox), None);
         let no_files = GatewayConfig::default().tls_files().unwrap();
         let tls = Arc::new(Tls::read(no_files, Arc::new(SystemClock)).await.unwrap());
         let page = PageContext {
@@ -219,6 +221,7 @@ mod tests {
             audit: AuditLog::new(node, store.records(), Arc::new(SystemClock)),
             metrics: MetricsPage::install(),
             access,
+            turns: Turns::new(Arc::new(SystemClock)),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use distlock_core::Result;
 use distlock_kickout::{Class, Delivery, Device, Location, Message, Receipt, Uid};
+use futures_util::future::join_all;
 use serde::Serialize;
+use tokio::sync::Semaphore;
 
 use super::{
     FrontContext,
@@ -56,6 +58,12 @@ const MAX_ID: usize = 128;
 /// is longer than a login takes to end older sessions.
 const RECEIVER_LOGIN_LIMIT: Duration = Duration::from_millis(1500);
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// Time within which the delivery of a message to the last of many accounts must begin. As much
+/// time follows for storing the message for the accounts that it did not reach.
+const MANY_LIMIT: Duration = Duration::from_secs(10);
+/// Most accounts for which a message to many is stored at the same time.
+const MAX_KEPT_AT_ONCE: usize = 64;
+
 /// The outcome of a message, for the whole account and for each device.
 pub(crate) struct MessageOutcome {
     pub(crate) outcome: Outcome,
@@ -64,7 +72,7 @@ pub(crate) struct MessageOutcome {
 
 impl MessageOutcome {
     /// The outcome for an account without a device online.
-    pub(super) const fn without_devices(outcome: Outcome) -> Self {
+    pub(crate) const fn without_devices(outcome: Outcome) -> Self {
         Self {
             outcome,
             devices: Vec::new(),
@@ -133,13 +141,59 @@ pub(crate) async fn deliver(
     delivered
 }
 
+/// Delivers a message to many accounts, or stores it for later. The results are in the order of
+/// `to`. The failure of one account does not fail the others. Each account begins within
+/// `MANY_LIMIT`, or fails.
+///
+/// # Errors
+/// Failures of the store before anything was delivered.
+pub(crate) async fn deliver_to_many(
+    front: &FrontContext,
+    to: &[Uid],
+    message: &Message,
+) -> Result<Vec<Result<MessageOutcome>>> {
+    let until = front.clock.now() + MANY_LIMIT * 2;
+    let delivered = front.kick.deliver_to_many(to, message, MANY_LIMIT).await;
+    let places = Semaphore::new(MAX_KEPT_AT_ONCE);
+    let keeping = delivered?.into_iter().zip(to).map(async |(receipts, to)| {
+        let _place = places.acquire().await;
+        let outcome = match receipts {
+            Ok(receipts) if front.clock.now() < until => {
+                keep_if_missed(front, to, message, receipts).await
+            }
+            // No time is left for the store.
+            Ok(receipts) => Ok(MessageOutcome::from_receipts(&receipts, Outcome::Failed)),
+            Err(error) => Err(error),
+        };
+        let counted = outcome.as_ref().map_or(Outcome::Failed, |it| it.outcome);
+        metering::count_message(counted.name());
+        outcome
+    });
+    Ok(join_all(keeping).await)
+}
+
 async fn deliver_or_keep(
     front: &FrontContext,
     to: &Uid,
     message: &Message,
 ) -> Result<MessageOutcome> {
     let receipts = front.kick.deliver(to, message.clone()).await?;
-    if !receipts.is_empty() && !receipts.iter().any(|it| it.delivery.is_to_be_kept()) {
+    keep_if_missed(front, to, message, receipts).await
+}
+
+/// Whether a message with these receipts must be stored: it reached nobody, or missed a session.
+fn is_to_be_kept(receipts: &[Receipt]) -> bool {
+    receipts.is_empty() || receipts.iter().any(|it| it.delivery.is_to_be_kept())
+}
+
+/// Stores a message if it has to be stored. `receipts` holds the results of the delivery.
+async fn keep_if_missed(
+    front: &FrontContext,
+    to: &Uid,
+    message: &Message,
+    receipts: Vec<Receipt>,
+) -> Result<MessageOutcome> {
+    if !is_to_be_kept(&receipts) {
         return Ok(MessageOutcome::from_receipts(&receipts, Outcome::Failed));
     }
     // A client may invent an account that never logged in. A message for such an account would stay

@@ -15,7 +15,9 @@ mod tcp;
 mod ws;
 
 pub(crate) use connection::{FrameReader, FrameWriter, FrontContext, Incoming};
-pub(crate) use deliver::{DeviceOutcome, MessageOutcome, Outcome, check_message, deliver};
+pub(crate) use deliver::{
+    DeviceOutcome, MessageOutcome, Outcome, check_message, deliver, deliver_to_many,
+};
 pub(crate) use send::SendLimits;
 #[cfg(feature = "fuzzing")]
 pub(crate) use tcp::TcpReader;

@@ -4,9 +4,9 @@ pub struct SendRequest {
     /// The sending account, as its receiver sees it.
     #[prost(string, tag = "1")]
     pub from: ::prost::alloc::string::String,
-    /// The receiving account.
-    #[prost(string, tag = "2")]
-    pub to: ::prost::alloc::string::String,
+    /// The receiving accounts, at most 1000. An account that is named twice gets the message once.
+    #[prost(string, repeated, tag = "2")]
+    pub to: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// JSON in text, passed on unchanged.
     #[prost(string, tag = "3")]
     pub body: ::prost::alloc::string::String,
@@ -28,12 +28,9 @@ pub struct SendRequest {
 pub struct SendResponse {
     #[prost(string, tag = "1")]
     pub id: ::prost::alloc::string::String,
-    /// The worst of the devices' outcomes, or the message's own where no device is logged in.
-    #[prost(enumeration = "Outcome", tag = "2")]
-    pub outcome: i32,
-    /// The devices that were logged in and addressed.
-    #[prost(message, repeated, tag = "3")]
-    pub devices: ::prost::alloc::vec::Vec<send_response::Device>,
+    /// The receiving accounts, in the order of the request.
+    #[prost(message, repeated, tag = "2")]
+    pub accounts: ::prost::alloc::vec::Vec<send_response::Account>,
 }
 /// Nested message and enum types in `SendResponse`.
 pub mod send_response {
@@ -45,6 +42,20 @@ pub mod send_response {
         pub class: ::prost::alloc::string::String,
         #[prost(enumeration = "super::Outcome", tag = "3")]
         pub outcome: i32,
+    }
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct Account {
+        #[prost(string, tag = "1")]
+        pub uid: ::prost::alloc::string::String,
+        /// The worst of the devices' outcomes, or the message's own where no device is logged in.
+        #[prost(enumeration = "super::Outcome", tag = "2")]
+        pub outcome: i32,
+        /// The devices that were logged in and addressed.
+        #[prost(message, repeated, tag = "3")]
+        pub devices: ::prost::alloc::vec::Vec<Device>,
+        /// Why the message failed, if an error was the cause.
+        #[prost(string, optional, tag = "4")]
+        pub error: ::core::option::Option<::prost::alloc::string::String>,
     }
 }
 /// The outcome of a message.
@@ -178,11 +189,12 @@ pub mod messages_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Delivers a message to the account's current sessions, or keeps it. Not idempotent: repeating a
-        /// call that was not answered may deliver the message twice, with the same id.
+        /// Delivers a message to the current sessions of each account, or keeps it. The failure of one
+        /// account is its outcome, and the others get the message. Not idempotent: repeating a call that
+        /// was not answered may deliver the message twice, with the same id.
         ///
-        /// INVALID_ARGUMENT: a value breaks a rule; nothing was done. UNAVAILABLE: the store cannot be
-        /// reached; the message may have arrived. INTERNAL: the node is broken.
+        /// INVALID_ARGUMENT: a value breaks a rule. UNAVAILABLE: the store cannot be reached, or too many
+        /// calls with several accounts are in progress. INTERNAL: the node is broken. Nothing was sent.
         pub async fn send(
             &mut self,
             request: impl tonic::IntoRequest<super::SendRequest>,
@@ -218,11 +230,12 @@ pub mod messages_server {
     /// Generated trait containing gRPC methods that should be implemented for use with MessagesServer.
     #[async_trait]
     pub trait Messages: std::marker::Send + std::marker::Sync + 'static {
-        /// Delivers a message to the account's current sessions, or keeps it. Not idempotent: repeating a
-        /// call that was not answered may deliver the message twice, with the same id.
+        /// Delivers a message to the current sessions of each account, or keeps it. The failure of one
+        /// account is its outcome, and the others get the message. Not idempotent: repeating a call that
+        /// was not answered may deliver the message twice, with the same id.
         ///
-        /// INVALID_ARGUMENT: a value breaks a rule; nothing was done. UNAVAILABLE: the store cannot be
-        /// reached; the message may have arrived. INTERNAL: the node is broken.
+        /// INVALID_ARGUMENT: a value breaks a rule. UNAVAILABLE: the store cannot be reached, or too many
+        /// calls with several accounts are in progress. INTERNAL: the node is broken. Nothing was sent.
         async fn send(
             &self,
             request: tonic::Request<super::SendRequest>,

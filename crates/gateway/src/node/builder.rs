@@ -16,6 +16,7 @@ use super::{
     listeners::{ListenerFactory, Sockets, page_url},
 };
 use crate::{
+    accounts::Turns,
     admin::{AdminAccess, AdminContext, AuditLog},
     bearer::BearerToken,
     config::{ClientAddress, GatewayConfig, config_error},
@@ -120,10 +121,8 @@ impl Builder {
         let (access, made_token) =
             AdminAccess::new(kick.node(), admin_token, Arc::clone(&clock), secure);
         let send_token = config.send_token.clone();
-        let sender = SendApi {
-            front: front.clone(),
-            bearer: send_token.map(|token| BearerToken::for_senders(token, Arc::clone(&clock))),
-        };
+        let bearer = send_token.map(|token| BearerToken::for_senders(token, Arc::clone(&clock)));
+        let sender = SendApi::new(front.clone(), bearer);
         let recent = RecentTakeovers::new(kick.clone());
         let admin = AdminContext {
             kick: kick.clone(),
@@ -132,6 +131,7 @@ impl Builder {
             metrics: metrics.clone(),
             tls: Arc::clone(&tls),
             access: access.clone(),
+            turns: Turns::new(Arc::clone(&clock)),
         };
         let page = PageContext {
             kick: kick.clone(),

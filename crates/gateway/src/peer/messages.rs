@@ -22,7 +22,8 @@ use super::{
     wire::invalid_status,
 };
 use crate::{
-    front::Outcome,
+    accounts::Accounts,
+    front::{MessageOutcome, Outcome},
     send_api::{SendApi, SendDenied},
 };
 
@@ -44,18 +45,15 @@ impl Messages for MessagesService {
                 "version {version} of Send is not known here, only those up to {SEND_VERSION}"
             )));
         }
-        let to = Uid::new(&request.to).map_err(invalid_status)?;
+        let to = Accounts::new(request.to.iter().map(Uid::new)).map_err(invalid_status)?;
         let message = message_from_request(request).map_err(invalid_status)?;
-        let result = self.0.send(&to, &message).await.map_err(error_status)?;
-        let devices = result.devices.into_iter().map(|it| send_response::Device {
-            device: it.device.into(),
-            class: it.class.into(),
-            outcome: outcome_to_wire(it.outcome).into(),
-        });
+        let outcomes = self.0.send_to_many(&to, &message).await;
+        let outcomes = to.uids().iter().zip(outcomes.map_err(error_status)?);
         Ok(Response::new(v1::SendResponse {
             id: message.id,
-            outcome: outcome_to_wire(result.outcome).into(),
-            devices: devices.collect(),
+            accounts: outcomes
+                .map(|(uid, outcome)| account_to_wire(uid, outcome))
+                .collect(),
         }))
     }
 }
@@ -103,6 +101,30 @@ fn error_status(error: distlock_core::Error) -> Status {
             Status::unavailable(error.to_string())
         }
         _ => Status::internal(error.to_string()),
+    }
+}
+
+fn account_to_wire(
+    uid: &Uid,
+    outcome: distlock_core::Result<MessageOutcome>,
+) -> send_response::Account {
+    let (outcome, error) = match outcome {
+        Ok(outcome) => (outcome, None),
+        Err(error) => {
+            let failed = MessageOutcome::without_devices(Outcome::Failed);
+            (failed, Some(error.to_string()))
+        }
+    };
+    let devices = outcome.devices.into_iter().map(|it| send_response::Device {
+        device: it.device.into(),
+        class: it.class.into(),
+        outcome: outcome_to_wire(it.outcome).into(),
+    });
+    send_response::Account {
+        uid: uid.to_string(),
+        outcome: outcome_to_wire(outcome.outcome).into(),
+        devices: devices.collect(),
+        error,
     }
 }
 

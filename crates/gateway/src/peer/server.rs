@@ -57,8 +57,7 @@ pub(crate) async fn serve_peers(
         .into_axum_router()
         .layer(middleware::from_fn_with_state(checker, check_call));
     let messages = MessagesServer::new(messages::MessagesService(sender.clone()))
-        .max_decoding_message_size(MAX_MESSAGE)
-        .max_encoding_message_size(MAX_MESSAGE);
+        .max_decoding_message_size(MAX_MESSAGE);
     let messages = Routes::new(messages)
         .into_axum_router()
         .reset_fallback()

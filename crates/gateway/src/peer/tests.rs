@@ -76,10 +76,11 @@ async fn start_node_with(
     let stop = CancellationToken::new();
     let listener =
         ConnectionListener::new(listener, quota, Arc::clone(&clock), Duration::from_secs(10));
-    let sender = SendApi {
-        front: fixtures::front_context(&kick, Arc::new(RecordsInbox::new(memory.records()))),
-        bearer: send_token.map(|it| BearerToken::for_senders(Secret::new(it), clock)),
-    };
+    let inbox = Arc::new(RecordsInbox::new(memory.records()));
+    let sender = SendApi::new(
+        fixtures::front_context(&kick, inbox),
+        send_token.map(|it| BearerToken::for_senders(Secret::new(it), clock)),
+    );
     let serving = serve_peers(
         kick.clone(),
         RecentTakeovers::new(kick.clone()),
@@ -385,7 +386,7 @@ async fn servers_send_messages_with_the_send_token() {
     let mut client = v1::messages_client::MessagesClient::new(channel);
     let good = v1::SendRequest {
         from: "the shop".into(),
-        to: "anna".into(),
+        to: vec!["anna".into(), "nobody".into(), "anna".into()],
         body: r#"{"paid": 5}"#.into(),
         id: Some("m1".into()),
         ..Default::default()
@@ -397,7 +398,13 @@ async fn servers_send_messages_with_the_send_token() {
         client.send(request).await.map(tonic::Response::into_inner)
     };
     let answer = ask(SEND_TOKEN, good.clone()).await.unwrap();
-    assert_eq!((&*answer.id, answer.outcome()), ("m1", v1::Outcome::Stored));
+    let outcomes = answer.accounts.iter().map(|it| (&*it.uid, it.outcome()));
+    let expected = [
+        ("anna", v1::Outcome::Stored),
+        ("nobody", v1::Outcome::Failed),
+    ];
+    assert_eq!(answer.id, "m1");
+    assert_eq!(outcomes.collect::<Vec<_>>(), expected);
     let call = Call {
         from: "n2",
         to: "n1",
@@ -410,7 +417,17 @@ async fn servers_send_messages_with_the_send_token() {
         let refused = ask(token, good.clone()).await.unwrap_err();
         assert_eq!(refused.code(), tonic::Code::Unauthenticated);
     }
-    let broken: [(fn(&mut v1::SendRequest), _, _); 4] = [
+    let broken: [(fn(&mut v1::SendRequest), _, _); 6] = [
+        (
+            |it| it.to = vec!["anna".into(), String::new()],
+            tonic::Code::InvalidArgument,
+            "uid is empty",
+        ),
+        (
+            |it| it.to = vec!["anna".into(); 1001],
+            tonic::Code::InvalidArgument,
+            "more than 1000 accounts",
+        ),
         (
             |it| it.version = 1,
             tonic::Code::FailedPrecondition,

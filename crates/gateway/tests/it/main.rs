@@ -7,6 +7,7 @@ mod crowd;
 mod flood;
 mod hanging;
 mod keys;
+mod many;
 mod may_send;
 mod messages;
 mod net;
