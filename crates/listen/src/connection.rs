@@ -54,7 +54,7 @@ pub(crate) struct ConnectionState {
     evicted: AtomicBool,
     /// Whether the connection ends the next time that its task runs.
     cut_off: AtomicBool,
-    /// The task of the connection, which an eviction wakes.
+    /// The task of the connection, which an eviction and `cut_off` wake.
     task: AtomicWaker,
 }
 
@@ -176,11 +176,12 @@ impl ConnectionHandle {
         self.state.abort.store(true, Ordering::Release);
     }
 
-    /// Ends a connection whose client does not read. It ends with a reset, the next time that its
-    /// task runs: nothing wakes the task, so its protocol must look at its client now and then.
+    /// Ends a connection whose client does not read, with a reset. Wakes the task that was the last
+    /// to wait for the client; another task of the same connection notices it when it runs.
     pub fn cut_off(&self) {
         self.abort_on_drop();
         self.state.cut_off.store(true, Ordering::Release);
+        self.state.task.wake();
     }
 }
 
@@ -281,7 +282,16 @@ impl Connection {
             };
         }
         match &mut self.deadline {
-            LoginDeadline::LoggedIn | LoginDeadline::ToOpen(_) => return Poll::Pending,
+            LoginDeadline::LoggedIn => {
+                // The waker is stored before the flag is read. Otherwise a call of `cut_off`
+                // between the two would wake nobody.
+                self.state.task.register(context.waker());
+                if self.state.cut_off.load(Ordering::Acquire) {
+                    return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+                }
+                return Poll::Pending;
+            }
+            LoginDeadline::ToOpen(_) => return Poll::Pending,
             LoginDeadline::ToLogIn(sleep) => ready!(sleep.as_mut().poll(context)),
             LoginDeadline::Expired => {}
         }
