@@ -109,6 +109,7 @@ mod tasks;
 
 pub use flow::{builder::Builder, kick_out::KickOut};
 pub use model::{
+    change::{Change, ChangeId, Gap},
     event::{Event, Transition},
     ident::{Boot, Class, Device, Generation, NodeId, SessionId, SessionKey, Uid},
     login::{ConfirmedBy, Denied, Intent, Login, Overtaken},
@@ -130,6 +131,7 @@ pub use node::{
 pub use state::{
     admission::{Admission, Rates},
     api::{Allowed, NoPeers, Peers, Profiles},
+    changes::{ChangeReader, NextChanges},
     live_session::Phase,
     message::Outgoing,
 };

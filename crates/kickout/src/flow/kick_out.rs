@@ -12,6 +12,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
     model::{
+        change::ChangeId,
         event::{Event, Transition},
         ident::{Boot, NodeId, SessionKey, Uid},
         login::Login,
@@ -24,7 +25,7 @@ use crate::{
         login::{LoginOutcome, LoginRun},
         route::{Location, Receipt},
     },
-    state::live_session::Phase,
+    state::{changes::ChangeReader, live_session::Phase},
 };
 
 /// The kick-out flow of one node. A clone is cheap.
@@ -107,6 +108,14 @@ impl KickOut {
     #[must_use]
     pub fn events(&self) -> broadcast::Receiver<Event> {
         self.node.events.subscribe()
+    }
+
+    /// A reader of the changes of presence on this node: which of its sessions came online and went
+    /// offline. The reader begins after the change `after`, or with the next change. It costs a
+    /// login nothing, however slowly it reads. The changes of other nodes are read on those nodes.
+    #[must_use]
+    pub fn changes(&self, after: Option<ChangeId>) -> ChangeReader {
+        ChangeReader::new(&self.node.changes, after)
     }
 
     /// Refuses further logins, ends every session with code 6, gives the clients the grace period

@@ -2,6 +2,7 @@
 //!
 //! This module is pure: nothing here reads a clock, waits, or asks a store.
 
+pub(crate) mod change;
 pub(crate) mod event;
 pub(crate) mod ident;
 pub(crate) mod login;

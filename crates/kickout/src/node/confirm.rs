@@ -183,7 +183,7 @@ impl LoginRun {
             let notice = Offline::new(Code::Superseded).superseded_by(by, Some(record.r#gen));
             node.end_session(live, notice, false, |_| {});
         }
-        if let Err(notice) = live.activate() {
+        if let Err(notice) = live.activate(&node.changes) {
             return match notice.code {
                 Code::Superseded | Code::Replaced => {
                     overtaken_outcome(notice.by_device, notice.r#gen)

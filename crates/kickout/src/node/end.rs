@@ -46,7 +46,7 @@ impl Node {
             notice = notice.with_retry_after(jitter(RETURN_SPREAD));
         }
         let (code, by_device, by_gen) = (notice.code, notice.by_device.clone(), notice.r#gen);
-        if !live.supersede(notice, listed, save_until) {
+        if !live.supersede(notice, listed, save_until, &self.changes) {
             return false;
         }
         self.events.emit(Transition::Superseded, |event| {

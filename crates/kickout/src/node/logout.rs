@@ -105,7 +105,7 @@ impl Node {
         live: &LiveSession,
         grant: GrantWrite,
     ) -> LoggedOut {
-        let Some(listed) = live.begin_close() else {
+        let Some(listed) = live.begin_close(&self.changes) else {
             return LoggedOut::AlreadyGone;
         };
         self.registry.remove(live);
@@ -125,7 +125,10 @@ impl Node {
             if is_away {
                 // The node releases its lease after this, and then its sessions in the directory
                 // are void. So the node does not ask an unreachable store about each session.
-                for live in some.iter().filter(|live| live.begin_close().is_some()) {
+                for live in some
+                    .iter()
+                    .filter(|live| live.begin_close(&self.changes).is_some())
+                {
                     self.registry.remove(live);
                     self.finish_retire(live, LoggedOut::Queued);
                 }
@@ -147,7 +150,7 @@ impl Node {
 
     /// Removes a session that the directory certainly never named.
     pub(crate) fn discard(&self, live: &LiveSession) {
-        live.begin_close();
+        live.begin_close(&self.changes);
         self.registry.remove(live);
         live.mark_closed();
     }

@@ -23,6 +23,7 @@ use crate::{
     state::{
         admission::{Admission, Admissions},
         api::{Peers, Profiles},
+        changes::Changes,
         events::Events,
         incarnation::ThisNode,
         login_queue::LoginQueues,
@@ -79,6 +80,8 @@ pub(crate) struct Node {
     pub(crate) queues: LoginQueues,
     pub(crate) registry: Registry,
     pub(crate) events: Events,
+    /// The changes of presence of this node's sessions.
+    pub(crate) changes: Arc<Changes>,
     pub(crate) tasks: Tasks,
     pub(crate) drain: Drain,
     pub(crate) history: History,
@@ -99,6 +102,7 @@ impl Node {
         let locker = setup.store.locker();
         let clock = locker.clock();
         Self {
+            changes: Arc::new(Changes::new(Arc::clone(&clock))),
             events: Events::new(setup.node.clone(), Arc::clone(&clock)),
             this: ThisNode::new(setup.node, setup.advertise, setup.front),
             settings: setup.settings,

@@ -23,7 +23,11 @@ use crate::{
         notice::{Code, Offline},
         record::{Slot, SlotEntry, UserRecord},
     },
-    state::{incarnation::Incarnation, message::QueuedMessage},
+    state::{
+        changes::{ChangedSession, Changes},
+        incarnation::Incarnation,
+        message::QueuedMessage,
+    },
 };
 
 /// Most messages in the queue of one session.
@@ -140,11 +144,15 @@ impl LiveSession {
 
     /// Pending -> Active, unless the session was superseded or the lease has ended. `Err` is the
     /// notice for the client.
-    pub(crate) fn activate(&self) -> Result<(), Offline> {
+    ///
+    /// A change of presence is recorded under the state's lock. Otherwise a session that ends at
+    /// once could go offline before it came online.
+    pub(crate) fn activate(&self, changes: &Changes) -> Result<(), Offline> {
         let mut state = self.state.lock();
         if state.phase == Phase::Pending && self.incarnation.lease.is_valid() {
             state.phase = Phase::Active;
             state.admitted = true;
+            changes.record_online(&self.as_changed(state.r#gen));
             meters::count_session_start();
             return Ok(());
         }
@@ -218,10 +226,19 @@ impl LiveSession {
     /// Pending or Active -> Superseded. `listed` says whether the directory may still name the
     /// session. Logins wait until `save_until` for the session's program. Returns true if this call
     /// changed the phase.
-    pub(crate) fn supersede(&self, notice: Offline, listed: bool, save_until: Moment) -> bool {
+    pub(crate) fn supersede(
+        &self,
+        notice: Offline,
+        listed: bool,
+        save_until: Moment,
+        changes: &Changes,
+    ) -> bool {
         let mut state = self.state.lock();
         if state.phase > Phase::Active {
             return false;
+        }
+        if state.phase == Phase::Active {
+            changes.record_offline(&self.as_changed(state.r#gen), Some(&notice));
         }
         state.phase = Phase::Superseded;
         state.listed &= listed;
@@ -256,10 +273,13 @@ impl LiveSession {
 
     /// Any earlier phase -> Closing. Returns whether the directory may name the session; `None` if
     /// the phase was Closing or Closed already.
-    pub(crate) fn begin_close(&self) -> Option<bool> {
+    pub(crate) fn begin_close(&self, changes: &Changes) -> Option<bool> {
         let mut state = self.state.lock();
         if state.phase >= Phase::Closing {
             return None;
+        }
+        if state.phase == Phase::Active {
+            changes.record_offline(&self.as_changed(state.r#gen), None);
         }
         state.phase = Phase::Closing;
         Some(state.listed)
@@ -317,6 +337,18 @@ impl LiveSession {
         message: QueuedMessage,
     ) -> Result<(), mpsc::error::TrySendError<QueuedMessage>> {
         self.queue.try_send(message)
+    }
+
+    /// The session for a change of its presence. The caller holds the lock of the generation.
+    const fn as_changed(&self, r#gen: Generation) -> ChangedSession<'_> {
+        ChangedSession {
+            uid: &self.uid,
+            key: &self.key,
+            r#gen,
+            device: &self.device,
+            class: &self.class,
+            since_ms: self.since_ms,
+        }
     }
 
     /// The notice of the session. Without a notice, the session has to end because its node's lease

@@ -5,6 +5,7 @@
 
 pub(crate) mod admission;
 pub(crate) mod api;
+pub(crate) mod changes;
 pub(crate) mod events;
 pub(crate) mod incarnation;
 pub(crate) mod live_session;
