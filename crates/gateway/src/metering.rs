@@ -6,6 +6,10 @@ use distlock_listen::MetricsPage;
 const EVENTS_LOST: &str = "distlock_events_lost_total";
 /// Counter of refused tokens, by their kind.
 const REFUSED_TOKENS: &str = "distlock_token_refused_total";
+/// Number of open streams of events.
+const EVENT_STREAMS: &str = "distlock_event_streams";
+/// Counter of streams of events whose reader did not read.
+const CUT_EVENT_STREAMS: &str = "distlock_event_streams_cut_total";
 /// Counter of clients' messages, by outcome.
 const MESSAGES: &str = "distlock_messages_total";
 
@@ -27,6 +31,10 @@ pub(crate) fn describe() {
             "Events that were to be printed and are lost: the output was full or too slow",
         ),
         (
+            CUT_EVENT_STREAMS,
+            "Streams of events that were cut off because their reader did not read",
+        ),
+        (
             "distlock_connections_cut_total",
             "Connections that were reset after the grace",
         ),
@@ -38,6 +46,8 @@ pub(crate) fn describe() {
         metrics::describe_counter!(name, help);
         metrics::counter!(name).increment(0);
     }
+    metrics::describe_gauge!(EVENT_STREAMS, "Open streams of events");
+    metrics::gauge!(EVENT_STREAMS).increment(0.0);
     metrics::describe_counter!(REFUSED_TOKENS, "Tokens that were refused, by their kind");
     for kind in ["admin", "send", "login"] {
         metrics::counter!(REFUSED_TOKENS, "token" => kind).increment(0);
@@ -66,6 +76,23 @@ pub(crate) fn describe() {
 /// Counts [`Event`](distlock_kickout::Event)s that the program was to print and could not.
 pub fn count_lost_events(events: u64) {
     metrics::counter!(EVENTS_LOST).increment(events);
+}
+
+/// Counts an open stream of events, until the result is dropped.
+pub(crate) fn count_event_stream() -> impl Drop {
+    struct Open;
+    impl Drop for Open {
+        fn drop(&mut self) {
+            metrics::gauge!(EVENT_STREAMS).decrement(1.0);
+        }
+    }
+    metrics::gauge!(EVENT_STREAMS).increment(1.0);
+    Open
+}
+
+/// Counts a stream of events that was cut off because its reader did not read.
+pub(crate) fn count_cut_event_stream() {
+    metrics::counter!(CUT_EVENT_STREAMS).increment(1);
 }
 
 /// Counts a token that was refused; `kind` is `admin`, `send` or `login`.

@@ -1,8 +1,9 @@
-//! The admin HTTP: health, metrics, accounts and nodes, presence, kicks, bans, draining, and a log of all
-//! orders.
+//! The admin HTTP: health, metrics, accounts and nodes, presence, kicks, bans, draining, and a log
+//! of all orders.
 
 mod access;
 mod audit;
+mod events;
 mod http;
 mod orders;
 mod presence;

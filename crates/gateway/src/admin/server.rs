@@ -19,7 +19,7 @@ use distlock_listen::{ConnectionListener, MetricsPage, Tls, serve_http};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    AdminAccess, AuditLog, audit,
+    AdminAccess, AuditLog, audit, events,
     http::{client_ip, http_error, mark_logged_in},
     orders, presence, send,
 };
@@ -63,7 +63,8 @@ pub(crate) async fn serve_admin(
             get(async |State(admin): State<AdminContext>| health(&admin.kick)),
         )
         .merge(guarded)
-        .with_state(admin)
+        .with_state(admin.clone())
+        .merge(events::routes(admin, stop.clone()))
         .merge(send::routes(sender))
         .merge(page)
         .fallback(|| async { http_error(StatusCode::NOT_FOUND, "this path does not exist") })
@@ -100,7 +101,11 @@ async fn run_to_completion(
 }
 
 /// Lets a request with the admin token or with both halves of a pass through.
-async fn authorise(State(admin): State<AdminContext>, request: Request, next: Next) -> Response {
+pub(super) async fn authorise(
+    State(admin): State<AdminContext>,
+    request: Request,
+    next: Next,
+) -> Response {
     if !admin
         .access
         .may_give_orders(request.headers(), client_ip(&request))
@@ -138,12 +143,13 @@ mod tests {
     use std::{net::SocketAddr, sync::Arc, time::Duration};
 
     use distlock_core::{Clock, ManualClock, Store, SystemClock};
-    use distlock_kickout::{KickOut, NodeId};
+    use distlock_kickout::{Class, Device, KickOut, Login, NodeId, Uid};
     use distlock_listen::{ConnectionBounds, ConnectionQuota, Tls};
     use distlock_memory::Memory;
+    use futures_util::future::join_all;
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
-        net::{TcpListener, TcpStream},
+        net::{TcpListener, TcpSocket, TcpStream},
         time::timeout,
     };
 
@@ -183,12 +189,14 @@ mod tests {
         address: SocketAddr,
         clock: ManualClock,
         stop: CancellationToken,
+        kick: KickOut,
     }
 
     const LIMIT: Duration = Duration::from_secs(10);
 
     async fn serve() -> Served {
         let memory = Memory::default();
+        let manual = ManualClock::new();
         let store = Store::new(memory.lock(), memory.records());
         let node = NodeId::new("n1").unwrap();
         let kick = KickOut::builder(store.clone(), node.clone());
@@ -214,10 +222,12 @@ mod tests {
                 Arc::new(SystemClock),
             )),
         };
+        // The flow needs a real clock. Connections and streams are on the manual one.
+        let orders = Store::with_clock(memory.lock(), memory.records(), Arc::new(manual.clone()));
         let admin = AdminContext {
             tls,
-            kick,
-            locker: store.locker(),
+            kick: kick.clone(),
+            locker: orders.locker(),
             audit: AuditLog::new(node, store.records(), Arc::new(SystemClock)),
             metrics: MetricsPage::install(),
             access,
@@ -225,7 +235,7 @@ mod tests {
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let clock = ManualClock::new();
+        let clock = manual;
         let shared = Arc::new(clock.clone());
         let places = ConnectionQuota::new(ConnectionBounds {
             all: 9,
@@ -245,6 +255,7 @@ mod tests {
             address,
             clock,
             stop,
+            kick,
         }
     }
 
@@ -254,6 +265,7 @@ mod tests {
             address,
             clock,
             stop,
+            ..
         } = serve().await;
         let mut friend = TcpStream::connect(address).await.unwrap();
         let answer = ask(&mut friend, "/v1/nodes", "open sesame").await;
@@ -273,6 +285,47 @@ mod tests {
         let answer = ask(&mut friend, "/v1/nodes", "open sesame").await;
         assert_eq!(answer, "HTTP/1.1 200");
         stop.cancel();
+    }
+
+    /// One more login of each of these accounts, on another device than the one before.
+    async fn log_in_all(kick: &KickOut, round: u32) {
+        let logins = (0..16).map(async |number| {
+            let uid = Uid::new(format!("u{number}")).unwrap();
+            let device = Device::new(format!("d{}", round % 2)).unwrap();
+            kick.login(Login::new(uid, device, Class::none())).await
+        });
+        for outcome in join_all(logins).await {
+            outcome.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reader_of_events_that_does_not_read_is_cut_off() {
+        let served = serve().await;
+        let socket = TcpSocket::new_v4().unwrap();
+        // With a small window the node's own buffers fill soon.
+        socket.set_recv_buffer_size(4096).unwrap();
+        let mut deaf = socket.connect(served.address).await.unwrap();
+        let request = "GET /v1/events HTTP/1.1\r\nhost: n1\r\n\
+                       authorization: Bearer open sesame\r\n\r\n";
+        deaf.write_all(request.as_bytes()).await.unwrap();
+        let cut = async {
+            // Once the node has reset the connection, a write fails.
+            for round in 0.. {
+                log_in_all(&served.kick, round).await;
+                if round % 16 == 0 {
+                    served.clock.advance(Duration::from_secs(1));
+                    if deaf.write_all(b"x").await.is_err() {
+                        return;
+                    }
+                }
+            }
+        };
+        timeout(LONG * 3, cut).await.unwrap();
+        let mut friend = TcpStream::connect(served.address).await.unwrap();
+        let answer = ask(&mut friend, "/v1/events", "open sesame").await;
+        assert_eq!(answer, "HTTP/1.1 200");
+        served.stop.cancel();
     }
 
     #[tokio::test]

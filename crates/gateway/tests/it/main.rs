@@ -4,6 +4,7 @@
 mod admin;
 mod config;
 mod crowd;
+mod events;
 mod flood;
 mod hanging;
 mod keys;
