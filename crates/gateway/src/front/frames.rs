@@ -4,7 +4,8 @@
 //! proto/README.md. This module must never show a login token in a log.
 
 use distlock_kickout::{
-    Class, Code, ConfirmedBy, Device, Generation, Intent, Message, NodeId, Offline, SessionId, Uid,
+    Class, Code, ConfirmedBy, Device, Generation, Intent, Message, NodeId, Offline, SessionId,
+    SlotEntry, Uid,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
@@ -78,6 +79,9 @@ pub(crate) struct LoginFrame {
     pub(crate) intent: Intent,
     #[serde(default)]
     pub(crate) resume: Option<String>,
+    /// The handles of sessions that end with this login.
+    #[serde(default)]
+    pub(crate) end: Vec<SessionId>,
 }
 
 impl LoginFrame {
@@ -114,6 +118,27 @@ pub(crate) struct SendFrame {
     pub(crate) id: String,
 }
 
+/// A session of the account, as its own client sees it. Nothing here says where it is from.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct OwnSession<'a> {
+    /// The name of the session for `end` in the next login.
+    handle: SessionId,
+    device: &'a Device,
+    class: &'a Class,
+    since_ms: u64,
+}
+
+impl<'a> From<&'a SlotEntry> for OwnSession<'a> {
+    fn from(entry: &'a SlotEntry) -> Self {
+        Self {
+            handle: entry.key.session,
+            device: &entry.device,
+            class: &entry.class,
+            since_ms: entry.since_ms,
+        }
+    }
+}
+
 /// A frame to a client, by its members.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
@@ -137,6 +162,9 @@ pub(crate) enum Outbound<'a> {
         code: Code,
         reason: &'a str,
         by_device: Option<&'a Device>,
+        /// The account's sessions, if the policy allows no further one.
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        sessions: Vec<OwnSession<'a>>,
     },
     Superseded {
         by_device: Option<&'a Device>,

@@ -7,12 +7,14 @@
 use std::collections::VecDeque;
 
 use distlock_core::ErrorKind;
-use distlock_kickout::{Class, Code, Device, Generation, Login, LoginOutcome, Session, Uid};
+use distlock_kickout::{
+    Class, Code, Device, Generation, Login, LoginOutcome, Session, SlotEntry, Uid,
+};
 
 use super::{
     FrameReader, FrameWriter, FrontContext, Incoming,
     close::{POLICY_VIOLATION, close_code},
-    frames::{ErrorCode, Frame, FrameError, Inbound, LoginFrame, Outbound, VERSION},
+    frames::{ErrorCode, Frame, FrameError, Inbound, LoginFrame, Outbound, OwnSession, VERSION},
 };
 use crate::metering;
 
@@ -147,11 +149,16 @@ async fn admit<R: FrameReader, W: FrameWriter>(
         resume,
         acks,
         saves,
+        end,
         ..
     } = login;
     let login = Login::new(uid, device, class);
     let saves = saves || front.saver.is_some();
-    let login = login.intent(intent, resume).acks(acks).saves(saves);
+    let login = login
+        .intent(intent, resume)
+        .acks(acks)
+        .saves(saves)
+        .end(end);
     let outcome = {
         let mut login = Box::pin(front.kick.login(login));
         loop {
@@ -186,9 +193,10 @@ async fn admit<R: FrameReader, W: FrameWriter>(
             let frame = Outbound::Busy { retry_after_ms }.to_frame();
             Err(login_failure(frame, Code::Busy.websocket(), "busy"))
         }
-        Ok(LoginOutcome::Denied(refusal)) => {
-            let by = refusal.by_device.as_ref();
-            Err(denied_failure(refusal.code, &refusal.reason, by))
+        Ok(LoginOutcome::Denied(denied)) => {
+            let by = denied.by_device.as_ref();
+            let failure = denied_failure(denied.code, &denied.reason, by, &denied.sessions);
+            Err(failure)
         }
         Ok(LoginOutcome::Superseded(by)) => {
             Err(superseded_failure(by.by_device.as_ref(), by.r#gen))
@@ -239,7 +247,7 @@ async fn confirm_login<W: FrameWriter>(
         let by = notice.by_device.as_ref();
         return Err(match notice.code {
             Code::Superseded | Code::Replaced => superseded_failure(by, notice.r#gen),
-            code => denied_failure(code, &notice.reason, by),
+            code => denied_failure(code, &notice.reason, by, &[]),
         });
     }
     match front.within(front.grace, writer.send(&welcome)).await {
@@ -298,15 +306,22 @@ fn token_failure(reason: &str) -> Option<LoginFailure> {
         code,
         reason,
         by_device: None,
+        sessions: Vec::new(),
     };
     login_failure(frame.to_frame(), code.websocket(), "the token was refused")
 }
 
-fn denied_failure(code: Code, reason: &str, by_device: Option<&Device>) -> Option<LoginFailure> {
+fn denied_failure(
+    code: Code,
+    reason: &str,
+    by_device: Option<&Device>,
+    sessions: &[SlotEntry],
+) -> Option<LoginFailure> {
     let frame = Outbound::Denied {
         code,
         reason,
         by_device,
+        sessions: sessions.iter().map(OwnSession::from).collect(),
     };
     login_failure(frame.to_frame(), code.websocket(), code.text())
 }

@@ -1,9 +1,10 @@
 //! One account on two devices, over real sockets.
 
-use serde_json::json;
+use distlock_gateway::GatewayConfig;
+use serde_json::{Value, json};
 use tokio_tungstenite::tungstenite::Message;
 
-use crate::net::{ClientEvent, Net, eventually, lingering, login};
+use crate::net::{ClientEvent, Net, eventually, lingering, login, login_with, token_of};
 
 #[tokio::test]
 async fn the_old_device_gets_a_notice_and_closes_first() {
@@ -188,4 +189,83 @@ async fn a_node_that_shuts_down_advises_its_clients_to_use_another_node() {
     assert_eq!(ok["old_confirmed"], "program");
     phone.send_raw(Message::Close(None)).await;
     assert_eq!(lingering(n1.listen.port()), 0);
+}
+
+/// Under `deny` a client learns its account's own sessions, and names one to end. It neither learns
+/// nor ends anything of another account.
+#[tokio::test]
+async fn a_denied_client_chooses_the_session_that_ends() {
+    let net = Net::new();
+    let deny = |config: &mut GatewayConfig| {
+        config.set("policy", "n_total(2)").unwrap();
+        config.set("on_exceed", "deny").unwrap();
+    };
+    let (n1, n2) = (
+        net.node_with("n1", deny).await,
+        net.node_with("n2", deny).await,
+    );
+    let (mut phone, first) = n1.login("anna", "phone").await;
+    let (mut pc, second) = n2.login("anna", "pc").await;
+    let (mut eve, other) = n1.login("eve", "phone").await;
+    let ask = async |end: Value| {
+        let mut client = n2.connect().await;
+        let mut login = login("anna", "tv");
+        login["end"] = end;
+        client.send(&login).await;
+        let answer = client.frame().await;
+        (client, answer)
+    };
+    // Handles of another account and of nobody change nothing, and are answered alike.
+    let nobody = "00000000-0000-4000-8000-000000000001";
+    for end in [json!([]), json!([other["session"]]), json!([nobody])] {
+        let (_, denied) = ask(end).await;
+        assert_eq!(
+            (&denied["type"], &denied["code"]),
+            (&json!("denied"), &json!(4))
+        );
+        let sessions = denied["sessions"].as_array().unwrap();
+        assert_eq!(sessions.len(), 2, "{denied}");
+        for (session, login, device) in [
+            (&sessions[0], &second, "pc"),
+            (&sessions[1], &first, "phone"),
+        ] {
+            assert_eq!(
+                (&session["handle"], &session["device"], &session["class"]),
+                (&login["session"], &json!(device), &json!(""))
+            );
+            assert!(session["since_ms"].as_u64().unwrap() > 0);
+            assert_eq!(
+                session.as_object().unwrap().len(),
+                4,
+                "nothing else: {denied}"
+            );
+        }
+    }
+    let (_, refused) = ask(json!(["phone"])).await;
+    assert_eq!(
+        (&refused["type"], &refused["code"]),
+        (&json!("error"), &json!("bad_value"))
+    );
+    let (_tv, admitted) = ask(json!([first["session"], nobody])).await;
+    assert_eq!(admitted["type"], "login_ok", "{admitted}");
+    let offline = phone.frame().await;
+    assert_eq!(
+        (&offline["type"], &offline["code"], &offline["by_device"]),
+        (&json!("offline"), &json!(1), &json!("tv"))
+    );
+    for client in [&mut pc, &mut eve] {
+        client.send(&json!({"type": "ping"})).await;
+        assert_eq!(client.frame().await["type"], "pong");
+    }
+    // A stranger gets no list.
+    let mut stranger = n1.connect().await;
+    stranger
+        .send(&login_with(
+            &token_of("another key of thirty-two bytes!!", "anna"),
+            "tv",
+        ))
+        .await;
+    let denied = stranger.frame().await;
+    assert_eq!(denied["type"], "denied");
+    assert!(denied.get("sessions").is_none(), "{denied}");
 }

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::{
     ident::{Class, Device, Generation, SessionId, Uid},
     notice::Code,
-    record::{Slot, UserRecord},
+    record::{Slot, SlotEntry, UserRecord},
 };
 
 /// A login request. The caller has checked that the client owns the account.
@@ -34,6 +34,8 @@ pub struct Login {
     pub acks: bool,
     /// Whether the program of the session says when it has saved.
     pub saves: bool,
+    /// The sessions of the account that the client wants to end, under every policy.
+    pub end: Vec<SessionId>,
 }
 
 /// The part that confirmed, before a login was answered, that the older sessions have ended. With
@@ -63,6 +65,10 @@ pub struct Denied {
     pub reason: String,
     /// The device whose session is in the way.
     pub by_device: Option<Device>,
+    /// If the policy allows no further session: the sessions of the account, the newest first. A
+    /// client gets their devices, classes and times, and the session ids as handles for
+    /// [`Login::end`].
+    pub sessions: Vec<SlotEntry>,
 }
 
 /// The newer login that replaced a login.
@@ -83,6 +89,7 @@ impl Denied {
             code,
             reason: code.text().into(),
             by_device: None,
+            sessions: Vec::new(),
         }
     }
 }
@@ -99,7 +106,17 @@ impl Login {
             resume: None,
             acks: false,
             saves: false,
+            end: Vec::new(),
         }
+    }
+
+    /// Names sessions of the account that this login ends, as if it took over from each of them. A
+    /// session that the account does not have is ignored: it may have ended, or never was one of
+    /// the account's.
+    #[must_use]
+    pub fn end(mut self, sessions: Vec<SessionId>) -> Self {
+        self.end = sessions;
+        self
     }
 
     /// Sets the intent, and the resume token that belongs to it.

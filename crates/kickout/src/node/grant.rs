@@ -4,7 +4,7 @@
 //! overwrite a newer login. This file calls no peer, because a call would extend the time for which
 //! the lock is held.
 
-use std::{sync::Arc, time::Duration};
+use std::{cmp::Reverse, sync::Arc, time::Duration};
 
 use distlock_core::{Guard, Moment, Result, Version};
 use tokio::sync::mpsc;
@@ -16,7 +16,7 @@ use crate::{
         ident::{Generation, SessionId, SessionKey},
         login::{Denied, ResumeToken},
         notice::Code,
-        policy::{Decision, IdleTimes},
+        policy::{Decision, IdleTimes, PolicyRefusal},
         record::{Ban, MAX_REVOCATIONS, Revocation, Slot, SlotEntry, UserRecord},
     },
     node::{
@@ -185,9 +185,7 @@ impl LoginRun {
             return Ok(Err(self.busy_outcome()));
         }
 
-        let newcomer = self.newcomer(context.resume);
-        let policy = &node.settings.policy;
-        Ok(match policy.decide(&record, &newcomer, context.idle) {
+        Ok(match self.decide_by_policy(&record, context) {
             Ok(decision) => {
                 let base = RecordToChange {
                     version,
@@ -197,8 +195,32 @@ impl LoginRun {
                 };
                 Ok(self.prepare_grant(context, base, decision))
             }
-            Err(refusal) => Err(denied_outcome(refusal.code, refusal.by)),
+            Err(refusal) => Err(refused_outcome(refusal, record)),
         })
+    }
+
+    /// The decision of the policy. The sessions that the client wants to end do not count, and end
+    /// with a login that is granted.
+    fn decide_by_policy(
+        &self,
+        record: &UserRecord,
+        context: GrantContext<'_>,
+    ) -> std::result::Result<Decision, PolicyRefusal> {
+        let newcomer = self.newcomer(context.resume);
+        let policy = &self.node.settings.policy;
+        if self.login.end.is_empty() {
+            return policy.decide(record, &newcomer, context.idle);
+        }
+        let mut remaining = record.clone();
+        remaining
+            .slots
+            .retain(|_, entry| !self.login.end.contains(&entry.key.session));
+        let mut decision = policy.decide(&remaining, &newcomer, context.idle)?;
+        let named = record.slots.keys();
+        let named = named.filter(|slot| !remaining.slots.contains_key(*slot));
+        let named = named.map(|slot| (slot.clone(), Code::Superseded));
+        decision.victims.extend(named);
+        Ok(decision)
     }
 
     /// Adds to the record the sessions of this node that the store has lost. Otherwise the policy
@@ -365,11 +387,25 @@ impl LoginRun {
 
 fn banned_outcome(ban: &Ban) -> LoginOutcome {
     LoginOutcome::Denied(Denied {
-        code: Code::Banned,
         reason: ban
             .reason
             .clone()
             .unwrap_or_else(|| Code::Banned.text().into()),
-        by_device: None,
+        ..Denied::new(Code::Banned)
+    })
+}
+
+/// The denial of a login that the policy refused. If the account has too many sessions, the client
+/// learns which they are.
+fn refused_outcome(refusal: PolicyRefusal, record: UserRecord) -> LoginOutcome {
+    let mut sessions = Vec::new();
+    if refusal.code == Code::Denied {
+        sessions.extend(record.slots.into_values());
+        sessions.sort_by_key(|entry| Reverse(entry.r#gen));
+    }
+    LoginOutcome::Denied(Denied {
+        by_device: refusal.by,
+        sessions,
+        ..Denied::new(refusal.code)
     })
 }
