@@ -154,6 +154,8 @@ pub(crate) enum Outbound<'a> {
         acks: bool,
         /// Whether the node waits for the client's `saved` when the session ends.
         saves: bool,
+        /// The longest silence of the client, which the client keeps shorter with pings.
+        heartbeat_ms: u64,
     },
     Busy {
         retry_after_ms: u64,

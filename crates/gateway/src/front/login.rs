@@ -240,6 +240,7 @@ async fn confirm_login<W: FrameWriter>(
         v: VERSION,
         acks: session.acknowledges(),
         saves: client_saves,
+        heartbeat_ms: u64::try_from(front.heartbeat.as_millis()).unwrap_or(u64::MAX),
     }
     .to_frame();
     // From now on, the drop of the session logs it out.

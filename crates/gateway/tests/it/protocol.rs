@@ -385,6 +385,7 @@ async fn an_unknown_version_is_refused_with_its_number() {
             (&json!("login_ok"), &json!(1), &json!(acks)),
             "{more}"
         );
+        assert_eq!(said["heartbeat_ms"], 30_000, "as configured");
         client.leave().await;
     }
 }
