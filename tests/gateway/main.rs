@@ -19,7 +19,8 @@
 //! | `sqlite.rs`, `servers.rs` | the scenarios over each store |
 //! | `quorum.rs` | locks on a majority of Redis servers, and records in another store |
 //! | `failover.rs` | a store that forgets acknowledged writes |
-//! | `page.rs` | the live page, in a browser |
+//! | `javascript.rs`, `javascript_scenarios.rs` | the JavaScript client, in Node and in a browser |
+//! | `page.rs`, `browser.rs` | the live page, in a browser |
 //! | `variants.rs` | flows in this process with a planted bug, which the checker must find |
 //! | `flow.rs`, `saboteur.rs` | the nodes and clients of these flows, and the planted bugs |
 #![expect(
@@ -27,11 +28,14 @@
     reason = "other processes live in real time: there is no clock to inject into them"
 )]
 
+mod browser;
 mod client;
 mod failover;
 mod flow;
 mod http;
 mod idle;
+mod javascript;
+mod javascript_scenarios;
 mod machine;
 mod matrix;
 mod messages;

@@ -168,7 +168,7 @@ pub(crate) async fn idle_goes_first(mut world: World) -> Report {
 
 impl World {
     /// Gives an order to a node with the command-line tool, as an operator does.
-    fn give_order(&self, node: &str, words: &[&str]) {
+    pub(crate) fn give_order(&self, node: &str, words: &[&str]) {
         let admin = format!("http://{}", self.node(node).admin);
         let mut command = Command::new(env!("CARGO_BIN_EXE_distlock"));
         command.arg("gateway").args(words).args(["--admin", &admin]);

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use distlock::{FencingToken, LockName, RecordKey, Store, backend::sync::Mutex};
 use distlock_checker::{Fact, Invariant, Report, Seen, check};
 use distlock_harness::eventually_async;
@@ -111,6 +111,20 @@ impl World {
         }
         drop(clients);
         report
+    }
+
+    /// Checks what the nodes have reported. The clients of the scenario are programs of their own,
+    /// which record nothing here.
+    pub(crate) async fn check_nodes(&self) -> Result<Report> {
+        // The last events of the nodes may still be on their way to this process.
+        let judged = eventually_async("a clean history", Duration::from_secs(10), || async {
+            let report = check(&self.history().ok()?, &self.promises());
+            report.is_clean().then_some(report)
+        });
+        match judged.await {
+            Ok(report) => Ok(report),
+            Err(_) => bail!("{}", check(&self.history()?, &self.promises())),
+        }
     }
 
     /// Logs a client in, with pauses between the attempts, until the login is confirmed.

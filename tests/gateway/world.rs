@@ -88,6 +88,12 @@ pub(crate) struct Node {
     pub(crate) store: Vec<FaultProxy>,
 }
 
+/// A login token for an account.
+pub(crate) fn login_token(uid: &Uid) -> String {
+    let key = TokenKey::new(KEY.as_bytes()).unwrap();
+    mint(&key, uid, Duration::from_secs(3600)).unwrap()
+}
+
 /// Microseconds since the machine booted: the clock of the nodes' events.
 pub(crate) fn now_us() -> u64 {
     u64::try_from(SystemClock.now().since_boot().as_micros()).unwrap()
@@ -286,8 +292,7 @@ impl World {
         hello: Hello,
     ) -> Client {
         let node = self.node(node);
-        let key = TokenKey::new(KEY.as_bytes()).unwrap();
-        let token = mint(&key, uid, Duration::from_secs(3600)).unwrap();
+        let token = login_token(uid);
         let stamp = Seen {
             at_us: 0,
             client: self.shared.next_number(),
