@@ -59,6 +59,7 @@ pub(crate) fn routes(page: PageContext) -> Router {
     Router::new()
         .route("/page/style.css", get(serve_style))
         .route("/page/script.js", get(serve_script))
+        .route("/page/distlock-gateway.js", get(serve_client))
         .route("/page/sign-in", get(show_sign_in).post(sign_in))
         .route("/page/sign-out", post(sign_out))
         .layer(DefaultBodyLimit::max(MAX_SIGN_IN_BYTES))
@@ -114,9 +115,16 @@ async fn serve_style() -> Response {
     (kind, include_str!("style.css")).into_response()
 }
 
+const JAVASCRIPT: [(HeaderName, &str); 1] =
+    [(header::CONTENT_TYPE, "text/javascript; charset=utf-8")];
+
 async fn serve_script() -> Response {
-    let kind = [(header::CONTENT_TYPE, "text/javascript; charset=utf-8")];
-    (kind, include_str!("script.js")).into_response()
+    (JAVASCRIPT, include_str!("script.js")).into_response()
+}
+
+/// The client for programs, which the playground uses. Its file is in `clients/js`.
+async fn serve_client() -> Response {
+    (JAVASCRIPT, include_str!("distlock-gateway.js")).into_response()
 }
 
 #[derive(Deserialize)]

@@ -1,5 +1,5 @@
 // Swaps in the part of the page that changes, gives orders, and plays two devices.
-"use strict";
+import { connect } from "./distlock-gateway.js";
 
 const byId = (id) => document.getElementById(id);
 const clock = (ms) => new Date(ms).toLocaleTimeString([], { hour12: false });
@@ -301,16 +301,17 @@ function orders(form) {
   };
 }
 
+// A device of the playground: a session of the client that programs use, too.
 function device(box) {
   const [badge, log, select] = [".badge", ".log", "select"].map((it) => box.querySelector(it));
   const [enter, leave] = [".in", ".out"].map((it) => box.querySelector(it));
-  let socket = null;
+  let session = null;
 
   const show = (state, text) => {
     badge.dataset.state = state;
     badge.textContent = text;
-    enter.disabled = socket !== null;
-    leave.disabled = state !== "in";
+    enter.disabled = session !== null;
+    leave.disabled = session === null;
   };
   const say = (text, bad) => {
     const line = document.createElement("li");
@@ -319,55 +320,57 @@ function device(box) {
     log.append(line);
     while (log.children.length > 12) log.firstElementChild.remove();
   };
-
-  enter.onclick = async () => {
-    const node = select.selectedOptions[0]?.textContent;
-    if (!node) return say("no node says where its clients connect", true);
+  const token = async () => {
     const answer = await fetch("/page/token", {
       method: "POST",
       headers: { "content-type": "application/json" },
       body: JSON.stringify({ account: byId("account").value }),
     });
     const { token, error } = await answer.json();
-    if (error) return say(error, true);
-    const mine = new WebSocket(select.value);
-    socket = mine;
-    let told = false;
-    show("out", "connecting");
-    const start = performance.now();
-    mine.onopen = () => {
-      const { device } = box.dataset;
-      mine.send(JSON.stringify({ type: "login", token, device, class: "", intent: "login" }));
-      say(`logs in on ${node}`);
-    };
-    mine.onmessage = ({ data }) => {
-      const frame = JSON.parse(data);
-      if (frame.type === "login_ok") {
-        show("in", `in on ${frame.node}`);
+    if (error) {
+      say(error, true);
+      session?.close();
+    }
+    return token;
+  };
+
+  enter.onclick = () => {
+    if (select.value === "") return say("no node says where its clients connect", true);
+    // The chosen node first, and the others for the case that it drains or dies.
+    const nodes = [...select.options].map(({ value }) => value);
+    const chosen = nodes.splice(0, select.selectedIndex);
+    let start = performance.now();
+    let wasIn = false;
+    session = connect({
+      addresses: [...nodes, ...chosen],
+      token,
+      device: box.dataset.device,
+      onOpen: ({ node, gen }) => {
+        wasIn = true;
+        show("in", `in on ${node}`);
         const took = (performance.now() - start).toFixed(0);
-        say(`is in on ${frame.node} after ${took} ms, generation ${frame.gen}`);
-      } else if (frame.type === "offline") {
-        told = true;
-        const by = frame.by_device ? ` (${frame.by_device})` : "";
-        say(`told: ${frame.reason}${by}, code ${frame.code}`, true);
-        mine.send(JSON.stringify({ type: "bye" }));
-        mine.close(1000);
-        say("says bye and closes");
-      } else if (["busy", "denied", "superseded", "error"].includes(frame.type)) {
-        say(`${frame.type} ${frame.reason ?? ""}`, true);
-        mine.close(1000);
-      }
-    };
-    mine.onclose = () => {
-      socket = null;
-      show(told ? "kicked" : "out", told ? "kicked out" : "not logged in");
-      say("connection closed");
-    };
+        say(`is in on ${node} after ${took} ms, generation ${gen}`);
+      },
+      onReconnecting: ({ code, reason, delay }) => {
+        show("out", "reconnecting");
+        const why = code === null ? reason : `${reason}, code ${code}`;
+        say(`${why}: tries again in ${delay.toFixed(0)} ms`, true);
+        start = performance.now() + delay;
+      },
+    });
+    show("out", "connecting");
+    say(`logs in on ${select.selectedOptions[0].textContent}`);
+    session.ended.then(({ code, reason, byDevice }) => {
+      session = null;
+      const kicked = wasIn && code !== null;
+      show(kicked ? "kicked" : "out", kicked ? "kicked out" : "not logged in");
+      if (code === null) return say(reason);
+      const by = byDevice ? ` (${byDevice})` : "";
+      say(`${kicked ? "told" : "denied"}: ${reason}${by}, code ${code}`, true);
+      say("has said bye and closed the connection");
+    });
   };
-  leave.onclick = () => {
-    socket?.send(JSON.stringify({ type: "logout" }));
-    socket?.close(1000);
-  };
+  leave.onclick = () => session.close();
 }
 
 function signIn(form) {

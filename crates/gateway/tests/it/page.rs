@@ -28,6 +28,8 @@ async fn shows_nodes_and_mints_tokens_only_for_its_playground() {
         assert_eq!(n1.admin(&format!("GET {asset}"), "").await.0, 200);
         assert!(page.contains(asset));
     }
+    // The script imports it.
+    assert_eq!(n1.admin("GET /page/distlock-gateway.js", "").await.0, 200);
     assert!(
         !page.contains("http://") && !page.contains("https://"),
         "nothing comes from elsewhere: {page}"
