@@ -11,6 +11,8 @@ export interface Options {
   class?: string;
   /** `takeover` may end sessions under a policy that denies; only at the user's request. */
   intent?: "login" | "takeover";
+  /** Sessions of the account that this login ends: handles of `End.sessions` that the user chose. */
+  end?: readonly string[];
   /** The longest time in ms for an answer of a node, and for a token: 10,000. */
   timeout?: number;
   /** Takes one message. The next one waits for the promise. The message is acknowledged when the
@@ -60,6 +62,16 @@ export interface End {
   retry: "never" | "later";
   /** The device that took over. */
   byDevice: string | null;
+  /** With code 4: the account's sessions, the newest first. Otherwise empty. */
+  sessions: OwnSession[];
+}
+
+/** A session of the account. */
+export interface OwnSession {
+  handle: string;
+  device: string;
+  class: string;
+  since_ms: number;
 }
 
 /** Why and when the client connects again. */

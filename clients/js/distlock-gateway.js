@@ -132,11 +132,11 @@ class Session {
   }
 
   #open(token) {
-    const { addresses, timeout, device, intent, class: of } = this.#options;
+    const { addresses, timeout, device, intent, end, class: of } = this.#options;
     const address = addresses[this.#next];
     this.#next = (this.#next + 1) % addresses.length;
     const login = { type: "login", v: 1, acks: true, token, device, class: of };
-    if (this.#resume === null) login.intent = intent;
+    if (this.#resume === null) Object.assign(login, { intent, end });
     else Object.assign(login, { intent: "resume", resume: this.#resume });
     try {
       const connection = new Connection(address, timeout, login, {
@@ -177,7 +177,7 @@ class Session {
         else this.#finish({ code, reason, retry: frame.retry, byDevice });
         break;
       case "denied":
-        this.#over(code, reason, byDevice);
+        this.#over(code, reason, byDevice, frame.sessions);
         break;
       case "superseded":
         this.#over(byDevice === this.#options.device ? 2 : 1, "a newer login came", byDevice);
@@ -211,10 +211,10 @@ class Session {
   }
 
   /** What a code without further advice means: of `denied`, or of a WebSocket that was closed. */
-  #over(code, reason, byDevice = null) {
+  #over(code, reason, byDevice = null, sessions) {
     if (RETURNS.has(code)) return this.#again({ code, reason, byDevice });
     const retry = code === 4 ? "later" : "never";
-    this.#finish({ code, reason, retry, byDevice });
+    this.#finish({ code, reason, retry, byDevice, sessions });
   }
 
   #lost({ closeCode, reason }) {
@@ -240,11 +240,11 @@ class Session {
     this.#tell(this.#options.onReconnecting, { code, reason, byDevice, delay, address, error });
   }
 
-  #finish(end) {
+  #finish({ sessions = [], ...end }) {
     this.#drop();
     this.#state = "ended";
     globalThis.removeEventListener?.("online", this.#online);
-    this.#end(end);
+    this.#end({ ...end, sessions });
   }
 
   /** Leaves the connection, and forgets what belonged to it. Returns how long it was logged in. */

@@ -337,6 +337,24 @@ test("a login that a newer one overtook is over", async () => {
   }
 });
 
+test("a user who is denied chooses the session that the next login ends, once", async () => {
+  const sessions = [{ handle: "h1", device: "tv", class: "", since_ms: 1 }];
+  let it = await start();
+  last().opens();
+  assert.equal("end" in last().frames[0], false);
+  last().says({ type: "denied", code: 4, reason: "no", by_device: "tv", sessions });
+  await isOver(it, { code: 4, retry: "later", sessions });
+
+  it = await startOpen({ end: ["h1"] });
+  assert.deepEqual(last().frames[0].end, ["h1"]);
+  last().ends();
+  await pass(500);
+  last().opens();
+  assert.equal("end" in last().frames[0], false, "a resume ends nobody");
+  last().says(offline(1));
+  await isOver(it, { code: 1, sessions: [] });
+});
+
 test("a resume that is refused ends the session", async () => {
   const it = await startOpen();
   last().ends();

@@ -30,4 +30,6 @@ if (session.state === "kicked") session.close();
 const missing: Options = { addresses: [], token: () => "t" };
 void missing;
 const end: End = await session.ended;
+const handles: string[] = end.sessions.map(({ handle }) => handle);
+connect({ ...options, end: handles }).close();
 console.log("ended", end.code);
