@@ -91,6 +91,7 @@ Examples:
   distlock-lab bench --backend redis://127.0.0.1 --workload takeover --processes
   distlock-lab bench --backend memory: --workload takeover --logins 100000
   distlock-lab bench --backend memory: --workload takeover --idle 10000
+  distlock-lab bench --backend memory: --workload takeover --presence 100000 --seconds 60
   distlock-lab bench --backend memory: --workload takeover --flood 10000";
 
 impl Bench {

@@ -56,13 +56,23 @@ pub(super) struct Takeover {
         value_parser = clap::value_parser!(u32).range(1..=1_000_000)
     )]
     idle: Option<u32>,
+    /// Instead: the cost of presence with so many sessions on one node: 100 changes a second
+    /// without readers of its events and with 16 of them (--seconds in all), and questions about
+    /// 1,000 accounts
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with_all = ["rate", "processes", "nodes", "logins", "idle"],
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
+    )]
+    presence: Option<u32>,
     /// Instead: so many connections of strangers that drop at once, the store's calls meanwhile,
     /// and the latency of others' logins (50 a second unless --rate is given, for --seconds) with
     /// them and without them
     #[arg(
         long,
         value_name = "N",
-        conflicts_with_all = ["processes", "nodes", "logins", "idle"],
+        conflicts_with_all = ["processes", "nodes", "logins", "idle", "presence"],
         value_parser = clap::value_parser!(u32).range(1..=1_000_000)
     )]
     flood: Option<u32>,
@@ -77,6 +87,7 @@ impl Takeover {
             (self.processes, "--processes"),
             (self.logins.is_some(), "--logins"),
             (self.idle.is_some(), "--idle"),
+            (self.presence.is_some(), "--presence"),
             (self.flood.is_some(), "--flood"),
         ]
         .into_iter()
@@ -145,6 +156,14 @@ impl Takeover {
             progress.finish();
             let report = report.map_err(unavailable)?;
             print_report(&report, context)?;
+            return Ok(code::OK);
+        }
+        if let Some(sessions) = self.presence {
+            let progress = Progress::start();
+            let time = common.time;
+            let report = takeover::measure_presence(shared_store, sessions, time, &progress).await;
+            progress.finish();
+            print_report(&report.map_err(unavailable)?, context)?;
             return Ok(code::OK);
         }
         if let Some(connects) = self.flood {

@@ -6,6 +6,7 @@ use std::{net::SocketAddr, time::Duration};
 use anyhow::{Context as _, Result};
 use distlock::{Reach, Store, Target};
 use distlock_gateway::{Gateway, GatewayConfig, TokenKey, Uid, mint};
+use distlock_kickout::KickOut;
 use distlock_report::CountingStore;
 use tokio::{sync::oneshot, task::JoinHandle};
 
@@ -106,6 +107,8 @@ pub(super) struct Group {
 enum GroupNode {
     Task {
         listen: SocketAddr,
+        kick: KickOut,
+        admin: SocketAddr,
         stop: oneshot::Sender<()>,
         running: JoinHandle<distlock::Result<()>>,
         store: Store,
@@ -175,7 +178,8 @@ impl Group {
             config.set(key, value)?;
         }
         let gateway = Box::pin(Gateway::start(config, store.clone())).await?;
-        let listen = gateway.ready().listen;
+        let (listen, admin) = (gateway.ready().listen, gateway.ready().admin_listen);
+        let kick = gateway.kick_out().clone();
         let (stop, stopped) = oneshot::channel::<()>();
         let running = tokio::spawn(async move {
             Box::pin(gateway.run(async {
@@ -185,6 +189,8 @@ impl Group {
         });
         Ok(GroupNode::Task {
             listen,
+            kick,
+            admin,
             stop,
             running,
             store,
@@ -220,6 +226,15 @@ impl Group {
             .collect()
     }
 
+    /// The flow of the first node and its address for administrators; `None` where nodes are
+    /// processes.
+    pub(super) fn flow(&self) -> Option<(KickOut, SocketAddr)> {
+        match self.nodes.first()? {
+            GroupNode::Task { kick, admin, .. } => Some((kick.clone(), *admin)),
+            GroupNode::Process { .. } => None,
+        }
+    }
+
     /// The process id of the first node; `None` where nodes are tasks.
     pub(super) fn process_id(&self) -> Option<u32> {
         match self.nodes.first()? {
@@ -241,9 +256,10 @@ impl Group {
                     stop,
                     running,
                     store,
+                    kick,
                     ..
                 } => {
-                    drop(stop);
+                    drop((stop, kick));
                     drop(running.await);
                     store.close().await;
                 }

@@ -8,6 +8,7 @@
 //! | `measure.rs` | the rounds of a measurement |
 //! | `soak.rs` | contended logins, checked while they run |
 //! | `idle.rs` | the memory of idle sessions |
+//! | `presence.rs` | the cost of presence and its changes |
 //! | `flood.rs` | connections of strangers, and their cost for others |
 
 mod client;
@@ -16,6 +17,7 @@ mod group;
 mod idle;
 mod load;
 mod measure;
+mod presence;
 mod soak;
 
 pub(crate) use self::{
@@ -23,5 +25,6 @@ pub(crate) use self::{
     group::SharedStore,
     idle::measure_idle,
     measure::{Load, measure},
+    presence::measure_presence,
     soak::{Soak, run_soak},
 };
