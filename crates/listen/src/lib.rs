@@ -17,6 +17,7 @@
 //! | certificates and keys from files, which are read again on request | `tls` |
 //! | HTTP/1.1 on a listener, and the time for bodies | `http` |
 //! | TCP and Unix sockets, and where a socket needs TLS | `socket` |
+//! | what a file says, read again on request | `file_content` |
 //! | signed tokens by which clients show what they may do, and their keys | [`jwt`], `token_keys` |
 //! | the metrics of the process as a page | `metrics_page` |
 //!
@@ -28,6 +29,7 @@
 //! - Certificates that cannot be used never replace good ones.
 
 mod connection;
+mod file_content;
 mod http;
 pub mod jwt;
 mod listener;
@@ -39,6 +41,7 @@ mod tls;
 mod token_keys;
 
 pub use connection::{Connection, ConnectionHandle};
+pub use file_content::{FileContent, FileFormat, FileProblem};
 pub use http::{BodyTime, is_late_body, serve_http};
 pub use listener::ConnectionListener;
 pub use metrics_page::MetricsPage;

@@ -7,6 +7,7 @@
 //! wrong.
 
 use std::{
+    borrow::Cow,
     fmt,
     path::Path,
     sync::Arc,
@@ -322,27 +323,27 @@ fn trust(
 #[derive(Debug)]
 struct FileError {
     file: NamedFile,
-    problem: &'static str,
+    problem: Cow<'static, str>,
     cause: Option<Box<dyn std::error::Error + Send + Sync>>,
 }
 
 impl NamedFile {
-    fn error(&self, problem: &'static str) -> FileError {
+    fn error(&self, problem: impl Into<Cow<'static, str>>) -> FileError {
         FileError {
             file: self.clone(),
-            problem,
+            problem: problem.into(),
             cause: None,
         }
     }
 
     /// The error of a file that cannot be read.
-    pub(crate) fn unreadable(&self, cause: std::io::Error) -> Error {
-        self.unusable(cause).into_error("")
+    pub(crate) fn unreadable(&self, settings_of: &str, cause: std::io::Error) -> Error {
+        self.unusable(cause).into_error(settings_of)
     }
 
     /// The error of a file with this problem.
-    pub(crate) fn wrong(&self, problem: &'static str) -> Error {
-        self.error(problem).into_error("")
+    pub(crate) fn wrong(&self, settings_of: &str, problem: Cow<'static, str>) -> Error {
+        self.error(problem).into_error(settings_of)
     }
 
     fn unusable(&self, cause: impl std::error::Error + Send + Sync + 'static) -> FileError {
@@ -356,7 +357,7 @@ impl NamedFile {
 impl FileError {
     fn into_error(self, settings_of: &str) -> Error {
         let NamedFile { setting, path } = self.file;
-        let (path, problem) = (path.escape_debug(), self.problem);
+        let (path, problem) = (path.escape_debug(), &self.problem);
         let message = format!("{settings_of}{setting} is \"{path}\", {problem}");
         let error = Error::new(ErrorKind::InvalidConfig, message).of_setting(setting);
         match self.cause {

@@ -4,27 +4,26 @@
 //! replace another while tokens of both are in use. A file that cannot be used must never replace
 //! good keys, and no error shows a key.
 
-use std::{fmt, path::Path, sync::Arc};
-
-use distlock_backend_kit::{FileReads, read_bounded};
-use distlock_core::{Result, sync::RwLock};
+use distlock_core::Result;
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
-    NamedFile,
+    FileContent, FileFormat, FileProblem, NamedFile,
     jwt::{self, Hs256, MIN_KEY_BYTES, TokenProblem},
-    tls::READ_LIMIT,
 };
 
 /// The most keys of a file: each one that is tried costs time.
 const MOST_KEYS: usize = 8;
 
+const FORMAT: FileFormat<Vec<Hs256>> = FileFormat {
+    settings_of: "",
+    doing: "read the keys of tokens",
+    parse,
+};
+
 /// The keys of a file.
-pub struct TokenKeys {
-    file: NamedFile,
-    reads: FileReads,
-    keys: RwLock<Arc<[Hs256]>>,
-}
+#[derive(Debug)]
+pub struct TokenKeys(FileContent<Vec<Hs256>>);
 
 impl TokenKeys {
     /// Reads the file.
@@ -33,13 +32,7 @@ impl TokenKeys {
     /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for a file that cannot
     /// be read, and for a key of less than 32 bytes.
     pub async fn read(file: NamedFile) -> Result<Self> {
-        let keys = Self {
-            file,
-            reads: FileReads::within(READ_LIMIT),
-            keys: RwLock::new(Arc::new([])),
-        };
-        keys.reload().await?;
-        Ok(keys)
+        Ok(Self(FileContent::read(file, &FORMAT).await?))
     }
 
     /// Reads the file again. A file that cannot be used changes nothing.
@@ -47,11 +40,7 @@ impl TokenKeys {
     /// # Errors
     /// The same as for [`read`](Self::read).
     pub async fn reload(&self) -> Result<()> {
-        let file = self.file.clone();
-        let keys = self.reads.read(move || read(&file)).await;
-        let keys = keys.map_err(|error| error.during("read the keys of tokens"))?;
-        *self.keys.write() = keys.into();
-        Ok(())
+        self.0.reload().await
     }
 
     /// Signs claims with the first key.
@@ -59,9 +48,8 @@ impl TokenKeys {
     /// # Errors
     /// As for [`Hs256::sign`].
     pub fn sign(&self, claims: &impl Serialize) -> Result<String> {
-        let keys = Arc::clone(&self.keys.read());
         // A file without a key is refused.
-        keys[0].sign(claims)
+        self.0.current()[0].sign(claims)
     }
 
     /// The claims of a token that one of the keys has signed. Only the signature is checked.
@@ -69,28 +57,21 @@ impl TokenKeys {
     /// # Errors
     /// The reason why the token is refused.
     pub fn read_claims<T: DeserializeOwned>(&self, token: &str) -> Result<T, TokenProblem> {
-        let keys = Arc::clone(&self.keys.read());
-        jwt::read_claims(token, keys.iter())
+        jwt::read_claims(token, self.0.current().iter())
     }
 }
 
-impl fmt::Debug for TokenKeys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("TokenKeys").field(&self.file).finish()
-    }
-}
-
-fn read(file: &NamedFile) -> Result<Vec<Hs256>> {
-    let content = read_bounded(Path::new(&file.path)).map_err(|error| file.unreadable(error))?;
+fn parse(content: &[u8]) -> Result<Vec<Hs256>, FileProblem> {
     let lines = content.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
     let keys: Vec<_> = lines.filter(|line| !line.is_empty()).collect();
     if !(1..=MOST_KEYS).contains(&keys.len()) {
-        return Err(file.wrong("which holds not 1 to 8 keys, one on each line"));
+        return Err("which holds not 1 to 8 keys, one on each line".into());
     }
     if keys.iter().any(|key| key.len() < MIN_KEY_BYTES) {
-        return Err(file.wrong("which holds a key of less than 32 bytes"));
+        return Err("which holds a key of less than 32 bytes".into());
     }
-    keys.into_iter().map(Hs256::new).collect()
+    let keys = keys.into_iter().map(Hs256::new).collect::<Result<_>>();
+    keys.map_err(|_| "which holds a key that cannot be used".into())
 }
 
 #[cfg(test)]
