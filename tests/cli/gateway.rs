@@ -13,6 +13,7 @@ use std::{
     thread,
 };
 
+use distlock::backend::sync::Mutex;
 use distlock_harness::{Pki, Process, Signal};
 use futures_util::{SinkExt as _, StreamExt as _};
 use rustls::{
@@ -189,7 +190,7 @@ fn a_node_without_certificates_says_so_at_hup_and_goes_on() {
         node.signal(Signal::HUP).unwrap();
     }
     node.wait_for_line(SOON, |line| {
-        line.contains("HUP: no certificate file is configured")
+        line.contains("HUP: no certificate or login key file is configured")
     })
     .unwrap();
     let answer = log_in(&ready, &mint_token(&home, KEY));
@@ -806,8 +807,10 @@ fn the_admin_http_uses_tls_and_certificates_are_reloaded_at_hup() {
         std::fs::copy(later.path(name), pki.path(name)).unwrap();
     }
     node.signal(Signal::HUP).unwrap();
-    node.wait_for_line(SOON, |line| line.contains("certificates were read again"))
-        .unwrap();
+    node.wait_for_line(SOON, |line| {
+        line.contains("certificates and login keys were read again")
+    })
+    .unwrap();
     assert_eq!(ask(&later, &page).code, 0);
     std::fs::write(pki.path("server.key"), "no key").unwrap();
     node.signal(Signal::HUP).unwrap();
@@ -867,6 +870,19 @@ fn a_certificate_file_that_is_endless_or_too_long_is_refused() {
 
 /// Starts an HTTPS service that answers every question with "yes" and counts the questions.
 fn https_service(pki: &Pki) -> (SocketAddr, Arc<AtomicU32>) {
+    let yes = "HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
+    // The body of a request is a JSON object, and its head contains no brace. So the request is
+    // complete when it ends with a brace.
+    https_server(pki, b"}", Arc::new(Mutex::new(yes.to_owned())))
+}
+
+/// Starts an HTTPS server that gives this answer to each request that ends with `end`, and counts
+/// the requests.
+fn https_server(
+    pki: &Pki,
+    end: &'static [u8],
+    answer: Arc<Mutex<String>>,
+) -> (SocketAddr, Arc<AtomicU32>) {
     let chain = CertificateDer::from_pem_file(pki.path("server.crt")).unwrap();
     let key = PrivateKeyDer::from_pem_file(pki.path("server.key")).unwrap();
     let config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -885,24 +901,124 @@ fn https_service(pki: &Pki) -> (SocketAddr, Arc<AtomicU32>) {
             let mut stream = StreamOwned::new(connection, stream.unwrap());
             let mut question = Vec::new();
             let mut part = [0; 4096];
-            // The body of a request is a JSON object, and its head contains no brace. So the
-            // request is complete when it ends with a brace.
-            while !question.ends_with(b"}") {
+            while !question.ends_with(end) {
                 match stream.read(&mut part) {
                     Ok(length @ 1..) => question.extend_from_slice(&part[..length]),
                     // A node that does not trust this certificate closes the connection.
                     _ => break,
                 }
             }
-            if question.ends_with(b"}") {
+            if question.ends_with(end) {
                 counts.fetch_add(1, Ordering::SeqCst);
-                let answer = b"HTTP/1.1 204 No Content\r\nconnection: close\r\n\r\n";
-                stream.write_all(answer).unwrap();
+                let answer = answer.lock().clone();
+                stream.write_all(answer.as_bytes()).unwrap();
                 stream.flush().unwrap();
             }
         }
     });
     (at, asked)
+}
+
+/// A login service: the answers of its server of keys, before and after it took another key, and a
+/// token of each key.
+const LOGIN_SERVICE: &str = r#"
+import json, time
+import jwt
+from cryptography.hazmat.primitives.asymmetric import rsa
+
+def answer(jwk):
+    body = json.dumps({"keys": [jwk]})
+    head = f"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head + body
+
+signed = []
+for kid in ["one", "two"]:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    jwk = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key()))
+    jwk["kid"] = kid
+    now = int(time.time())
+    claims = {"sub": "alice", "iss": "distlock", "aud": "distlock-gateway",
+              "iat": now, "exp": now + 600}
+    token = jwt.encode(claims, key, algorithm="RS256", headers={"kid": kid})
+    signed.append([answer(jwk), token])
+print(json.dumps(signed))
+"#;
+
+#[test]
+fn login_keys_come_by_https_and_again_at_hup() {
+    // Debian's Python, which has the libraries of Debian.
+    let mut python = Command::new("/usr/bin/python3");
+    let python = python.args(["-c", LOGIN_SERVICE]).output().unwrap();
+    let missing = "python3-jwt and python3-cryptography are needed (Debian: apt-get install)";
+    assert!(python.status.success(), "{missing}: {python:?}");
+    let [(one, by_one), (two, by_two)]: [(String, String); 2] =
+        serde_json::from_slice(&python.stdout).unwrap();
+    let (home, pki, foreign) = (Home::new(), Pki::new().unwrap(), Pki::new().unwrap());
+    let answer = Arc::new(Mutex::new(one));
+    let (server, asked) = https_server(&pki, b"\r\n\r\n", Arc::clone(&answer));
+    let start = |trusted: &Pki| {
+        let mut command = home.distlock(NODE);
+        command
+            .env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)
+            .env("SSL_CERT_FILE", trusted.path("ca.crt"))
+            .env(
+                "DISTLOCK_GATEWAY_LOGIN_JWKS_URL",
+                format!("https://localhost:{}/hunter2", server.port()),
+            );
+        start_node(&mut command)
+    };
+    let (mut node, ready) = start(&pki);
+    assert_eq!(
+        log_in(&ready, &by_one)["type"],
+        "login_ok",
+        "{}",
+        node.output()
+    );
+    assert_eq!(log_in(&ready, &by_two)["type"], "busy", "{}", node.output());
+    *answer.lock() = two;
+    node.signal(Signal::HUP).unwrap();
+    let told = |node: &Process, says: &str| {
+        node.wait_for_line(SOON, |line| line.contains(says))
+            .unwrap();
+    };
+    told(&node, "certificates and login keys were read again");
+    assert_eq!(
+        log_in(&ready, &by_two)["type"],
+        "login_ok",
+        "{}",
+        node.output()
+    );
+    // The old key is withdrawn, but its token is young: another node may have read later.
+    assert_eq!(log_in(&ready, &by_one)["type"], "busy", "{}", node.output());
+    "HTTP/1.1 302 Found\r\nlocation: /\r\n\r\n".clone_into(&mut answer.lock());
+    node.signal(Signal::HUP).unwrap();
+    told(&node, "no redirect is followed");
+    assert_eq!(
+        log_in(&ready, &by_two)["type"],
+        "login_ok",
+        "{}",
+        node.output()
+    );
+    assert_eq!(asked.load(Ordering::SeqCst), 3);
+    node.signal(Signal::TERM).unwrap();
+    assert_eq!(node.wait(SOON).unwrap().code(), Some(0));
+    let said = node.output();
+    assert!(
+        !said.contains("hunter2") && !said.contains(&by_two),
+        "{said}"
+    );
+
+    // The node starts without its keys, and serves logins by its own.
+    let (node, ready) = start(&foreign);
+    told(&node, "no login key is known yet");
+    assert!(node.output().contains("certificate"), "{}", node.output());
+    assert_eq!(log_in(&ready, &by_two)["type"], "busy");
+    assert_eq!(log_in(&ready, &mint_token(&home, KEY))["type"], "login_ok");
+    assert_eq!(
+        asked.load(Ordering::SeqCst),
+        3,
+        "nothing is asked of a stranger"
+    );
 }
 
 #[test]

@@ -16,7 +16,7 @@ use self::{
 };
 use crate::{context::Context, exit::Outcome};
 
-/// Run a gateway node, mint a login token, or ask a running node.
+/// Run a gateway node, sign a login token, or ask a running node.
 #[derive(Args, Debug)]
 pub(crate) struct Gateway {
     #[command(subcommand)]

@@ -43,7 +43,7 @@
 //!   `session_connection` and `close`.
 //! - `peer` serves and makes calls between nodes.
 //! - `admin` is the admin HTTP, and `page` the live page beside it.
-//! - `token` holds the tokens of logins and of calls between nodes.
+//! - `token` holds the tokens of logins and of calls between nodes, and the public keys of logins.
 //! - `inbox` stores messages for accounts that are not logged in.
 //! - `services` asks web services about each login and each message.
 //! - `send_api` takes messages of the operator's own servers, and `accounts` reads the accounts
@@ -84,6 +84,6 @@ pub use config::{ClientAddress, GatewayConfig, PeerAuth, Secret};
 pub use distlock_kickout::{Event, Uid};
 pub use inbox::{OfflineStore, RecordsInbox};
 pub use metering::{count_lost_events, install_metrics};
-pub use node::{Builder, Certificates, Gateway, Ready, run};
+pub use node::{Builder, Gateway, Ready, Reloader, run};
 pub use services::{MaySend, Permission, connector, root_cause};
 pub use token::{TokenKey, mint, mint_for_class};

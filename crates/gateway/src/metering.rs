@@ -1,5 +1,7 @@
 //! The gateway's own metrics.
 
+use std::time::SystemTime;
+
 use distlock_listen::MetricsPage;
 
 /// Counter of events that a program could not print.
@@ -10,6 +12,14 @@ const REFUSED_TOKENS: &str = "distlock_token_refused_total";
 const EVENT_STREAMS: &str = "distlock_event_streams";
 /// Counter of streams of events whose reader did not read.
 const CUT_EVENT_STREAMS: &str = "distlock_event_streams_cut_total";
+/// Number of public keys for login tokens.
+const LOGIN_KEYS: &str = "distlock_login_keys";
+/// When these keys were read.
+const LOGIN_KEYS_READ: &str = "distlock_login_keys_read_timestamp_seconds";
+/// Counter of reads of these keys, by result.
+const LOGIN_KEY_READS: &str = "distlock_login_key_reads_total";
+/// Counter of logins whose token names another key.
+const LOGIN_KEY_UNKNOWN: &str = "distlock_login_key_unknown_total";
 /// Counter of clients' messages, by outcome.
 const MESSAGES: &str = "distlock_messages_total";
 
@@ -35,6 +45,10 @@ pub(crate) fn describe() {
             "Streams of events that were cut off because their reader did not read",
         ),
         (
+            LOGIN_KEY_UNKNOWN,
+            "Logins that got busy, because their token names a key that is not known",
+        ),
+        (
             "distlock_connections_cut_total",
             "Connections that were reset after the grace",
         ),
@@ -51,6 +65,19 @@ pub(crate) fn describe() {
     metrics::describe_counter!(REFUSED_TOKENS, "Tokens that were refused, by their kind");
     for kind in ["admin", "send", "login"] {
         metrics::counter!(REFUSED_TOKENS, "token" => kind).increment(0);
+    }
+    metrics::describe_gauge!(LOGIN_KEYS, "Public keys that check login tokens");
+    metrics::describe_gauge!(
+        LOGIN_KEYS_READ,
+        metrics::Unit::Seconds,
+        "When public keys for login tokens were read the last time, in seconds since 1970"
+    );
+    metrics::describe_counter!(
+        LOGIN_KEY_READS,
+        "Reads of the public keys for login tokens, by result"
+    );
+    for result in ["ok", "failed"] {
+        metrics::counter!(LOGIN_KEY_READS, "result" => result).increment(0);
     }
     metrics::describe_counter!(MESSAGES, "Messages of clients by what became of them");
     for outcome in ["delivered", "written", "stored", "failed"] {
@@ -98,6 +125,28 @@ pub(crate) fn count_cut_event_stream() {
 /// Counts a token that was refused; `kind` is `admin`, `send` or `login`.
 pub(crate) fn count_refused_token(kind: &'static str) {
     metrics::counter!(REFUSED_TOKENS, "token" => kind).increment(1);
+}
+
+/// Sets the number of public keys for login tokens, and the time when they were read.
+pub(crate) fn set_login_keys(keys: usize, read: SystemTime) {
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "a metric is a float, and keys are few"
+    )]
+    metrics::gauge!(LOGIN_KEYS).set(keys as f64);
+    let read = read.duration_since(SystemTime::UNIX_EPOCH);
+    metrics::gauge!(LOGIN_KEYS_READ).set(read.unwrap_or_default().as_secs_f64());
+}
+
+/// Counts a read of the public keys for login tokens.
+pub(crate) fn count_login_key_read(ok: bool) {
+    let result = if ok { "ok" } else { "failed" };
+    metrics::counter!(LOGIN_KEY_READS, "result" => result).increment(1);
+}
+
+/// Counts a login whose token names a public key that is not known.
+pub(crate) fn count_unknown_login_key() {
+    metrics::counter!(LOGIN_KEY_UNKNOWN).increment(1);
 }
 
 /// Counts a client's message by its outcome.

@@ -1,9 +1,9 @@
-//! JSON Web Tokens in compact form (RFC 7519), signed with HS256 and no other algorithm.
+//! JSON Web Tokens in compact form (RFC 7519): their form, their times, and signatures by HS256.
 //!
-//! This module must never let a token's header choose the algorithm or the key. The module uses
-//! well-kept libraries for the HMAC and the encoding, but no library for all of JWT. Those
-//! libraries choose their cryptography once per process, and a program that embeds a server may
-//! have made another choice.
+//! This module must never let a token's header choose the algorithm: that is a property of the key.
+//! The module uses well-kept libraries for the HMAC and the encoding, but no library for all of
+//! JWT. Those libraries choose their cryptography once per process, and a program that embeds a
+//! server may have made another choice.
 
 use std::{
     fmt,
@@ -16,6 +16,8 @@ use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize, de::DeserializeOwned, de::IgnoredAny};
 use sha2::Sha256;
 
+/// The algorithm of a common secret, in the header of a token.
+pub const HS256: &str = "HS256";
 /// `{"alg":"HS256","typ":"JWT"}`
 const HEADER: &str = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9";
 const MAX_TOKEN_BYTES: usize = 4096;
@@ -32,11 +34,27 @@ pub struct Hs256(Hmac<Sha256>);
 /// The reason why a token is refused.
 pub type TokenProblem = &'static str;
 
-/// The members of a header that are checked. All other members are claims of the sender and decide
-/// nothing, not even `kid`.
-#[derive(Deserialize)]
+const MALFORMED: TokenProblem = "it is malformed or lacks a claim";
+const WRONG_SIGNATURE: TokenProblem = "its signature is wrong: it was issued with another key";
+
+/// A token in its parts. Only its form is known to be right.
+#[derive(Debug)]
+pub struct SignedToken<'a> {
+    header: Header,
+    /// What the signature is of: the header and the claims, as they were sent.
+    signed: &'a str,
+    claims: &'a str,
+    signature: Vec<u8>,
+}
+
+/// The members of a header that are read. All other members are claims of the sender and decide
+/// nothing.
+#[derive(Debug, Deserialize)]
 struct Header {
     alg: String,
+    /// The name of the key, where there are several.
+    #[serde(default)]
+    kid: Option<String>,
     /// Extensions that a reader must understand or refuse (RFC 7515, 4.1.11). This reader
     /// understands none.
     #[serde(default)]
@@ -95,6 +113,91 @@ impl Hs256 {
     }
 }
 
+impl<'a> SignedToken<'a> {
+    /// Takes a token apart.
+    ///
+    /// # Errors
+    /// The reason why the token is refused.
+    pub fn parse(token: &'a str) -> Result<Self, TokenProblem> {
+        if token.len() > MAX_TOKEN_BYTES {
+            return Err("it is longer than 4096 bytes");
+        }
+        let (signed, signature) = token.rsplit_once('.').ok_or(MALFORMED)?;
+        let (header, claims) = signed.split_once('.').ok_or(MALFORMED)?;
+        let header: Header = decode_json(header)?;
+        if header.crit.is_some() {
+            return Err("its header asks for an extension that is not understood (crit)");
+        }
+        Ok(Self {
+            header,
+            signed,
+            claims,
+            signature: decode(signature)?,
+        })
+    }
+
+    /// The algorithm that the header claims. It may only exclude keys of other algorithms, and must
+    /// never decide how a key is used.
+    #[must_use]
+    pub fn alg(&self) -> &str {
+        &self.header.alg
+    }
+
+    /// The name of the key that the header claims.
+    #[must_use]
+    pub fn kid(&self) -> Option<&str> {
+        self.header.kid.as_deref()
+    }
+
+    /// The claims, if `is_signature` accepts the signed bytes and their signature.
+    ///
+    /// # Errors
+    /// The reason why the token is refused.
+    pub fn claims_if<T: DeserializeOwned>(
+        &self,
+        is_signature: impl FnOnce(&[u8], &[u8]) -> bool,
+    ) -> Result<T, TokenProblem> {
+        if !is_signature(self.signed.as_bytes(), &self.signature) {
+            return Err(WRONG_SIGNATURE);
+        }
+        decode_json(self.claims)
+    }
+
+    /// The claims, if one of these keys has signed them by HS256.
+    ///
+    /// # Errors
+    /// The reason why the token is refused.
+    pub fn claims_by_hs256<'k, T: DeserializeOwned>(
+        &self,
+        keys: impl IntoIterator<Item = &'k Hs256>,
+    ) -> Result<T, TokenProblem> {
+        if self.alg() != HS256 {
+            return Err("it is not signed with HS256");
+        }
+        // The comparison takes the same time wherever the first difference is.
+        self.claims_if(|signed, signature| {
+            let is_of = |key: &Hs256| key.mac_of(signed).verify_slice(signature).is_ok();
+            keys.into_iter().any(is_of)
+        })
+    }
+
+    /// The claims without any check. They may only serve to refuse the token.
+    ///
+    /// # Errors
+    /// The reason why the token is refused.
+    pub fn unproven_claims<T: DeserializeOwned>(&self) -> Result<T, TokenProblem> {
+        decode_json(self.claims)
+    }
+}
+
+fn decode(part: &str) -> Result<Vec<u8>, TokenProblem> {
+    URL_SAFE_NO_PAD.decode(part).map_err(|_| MALFORMED)
+}
+
+fn decode_json<T: DeserializeOwned>(part: &str) -> Result<T, TokenProblem> {
+    serde_json::from_slice(&decode(part)?).map_err(|_| MALFORMED)
+}
+
 /// The claims of a token that one of these keys has signed. Only the signature is checked.
 ///
 /// # Errors
@@ -103,31 +206,7 @@ pub fn read_claims<'a, T: DeserializeOwned>(
     token: &str,
     keys: impl IntoIterator<Item = &'a Hs256>,
 ) -> Result<T, TokenProblem> {
-    const MALFORMED: TokenProblem = "it is malformed or lacks a claim";
-    if token.len() > MAX_TOKEN_BYTES {
-        return Err("it is longer than 4096 bytes");
-    }
-    let part = |text: &str| URL_SAFE_NO_PAD.decode(text).map_err(|_| MALFORMED);
-    let (signed, signature) = token.rsplit_once('.').ok_or(MALFORMED)?;
-    let (header, claims) = signed.split_once('.').ok_or(MALFORMED)?;
-    let header: Header = serde_json::from_slice(&part(header)?).map_err(|_| MALFORMED)?;
-    if header.alg != "HS256" {
-        return Err("it is not signed with HS256");
-    }
-    if header.crit.is_some() {
-        return Err("its header asks for an extension that is not understood (crit)");
-    }
-    let signature = part(signature)?;
-    // The comparison takes the same time wherever the first difference is.
-    let is_of = |key: &Hs256| {
-        key.mac_of(signed.as_bytes())
-            .verify_slice(&signature)
-            .is_ok()
-    };
-    if !keys.into_iter().any(is_of) {
-        return Err("its signature is wrong: it was issued with another key");
-    }
-    serde_json::from_slice(&part(claims)?).map_err(|_| MALFORMED)
+    SignedToken::parse(token)?.claims_by_hs256(keys)
 }
 
 /// Claims of a token that nobody has checked, so they may only appear in the text of a refusal.

@@ -27,8 +27,8 @@ use crate::{
 
 const RELOADED: Reloaded = Reloaded {
     server: "node",
-    file: "certificate",
-    files: "certificates",
+    file: "certificate or login key",
+    files: "certificates and login keys",
 };
 
 /// Run one node.
@@ -37,8 +37,8 @@ const RELOADED: Reloaded = Reloaded {
 /// store (with --records, of the same two stores). Settings come from the [gateway] table of the
 /// configuration file, overridden by DISTLOCK_GATEWAY_ variables, overridden by flags. When it is
 /// ready it prints one JSON line on standard output with the addresses it is bound to. HUP has
-/// certificates read again. TERM, INT and every other signal that would end it, end it in an
-/// orderly way.
+/// certificates and the public keys of login tokens read again. TERM, INT and every other signal
+/// that would end it, end it in an orderly way.
 #[derive(Args, Debug)]
 #[command(after_help = RUN_EXAMPLES)]
 pub(super) struct RunNode {
@@ -54,10 +54,11 @@ pub(super) struct RunNode {
 
 const RUN_EXAMPLES: &str = "\
 Secrets:
-  token_key, token_key_also, admin_token, send_token, profile_url,
-  profile_token, may_send_url, may_send_token, save_url and save_token are read
-  from the configuration file, or from DISTLOCK_GATEWAY_TOKEN_KEY and so on:
-  flags can be seen by everybody on the host
+  token_key, token_key_also, admin_token, send_token, login_jwks_url,
+  profile_url, profile_token, may_send_url, may_send_token, save_url and
+  save_token are read from the configuration file, or from
+  DISTLOCK_GATEWAY_TOKEN_KEY and so on: flags can be seen by everybody on the
+  host
 
 Examples:
   export DISTLOCK_GATEWAY_TOKEN_KEY=$(head -c 32 /dev/urandom | base64)
@@ -120,11 +121,10 @@ impl RunNode {
             ));
         }
         let printer = self.events.then(|| print_events(events)).transpose()?;
-        let certificates = gateway.certificates();
-        let reload = certificates.map(|certificates| {
+        let reload = gateway.reloader().map(|reloader| {
             move || {
-                let certificates = certificates.clone();
-                async move { certificates.reload().await }
+                let reloader = reloader.clone();
+                async move { reloader.reload().await }
             }
         });
         let reloads = reload::at_hangups(hangups, RELOADED, reload);

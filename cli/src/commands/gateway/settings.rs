@@ -108,11 +108,12 @@ pub(super) fn warn_about_unknown_variables() {
 }
 
 /// Keys without a flag, because every user of the host can read the arguments of a process.
-const SECRETS: [&str; 10] = [
+const SECRETS: [&str; 11] = [
     "token_key",
     "token_key_also",
     "admin_token",
     "send_token",
+    "login_jwks_url",
     "profile_url",
     "profile_token",
     "may_send_url",

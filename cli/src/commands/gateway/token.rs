@@ -1,4 +1,4 @@
-//! `distlock gateway token`: mints a login token, for trying things out.
+//! `distlock gateway token`: signs a login token, for trying things out.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::{
     values,
 };
 
-/// Mint a login token, for trying things out.
+/// Sign a login token, for trying things out.
 ///
 /// The key is `token_key` of the configuration file's [gateway] table, or
 /// DISTLOCK_GATEWAY_TOKEN_KEY.

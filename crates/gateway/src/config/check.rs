@@ -42,6 +42,7 @@ impl GatewayConfig {
         self.check_node()?;
         self.check_addresses()?;
         self.key()?;
+        self.login_keys()?;
         self.named_classes()?;
         self.profile_service().parse()?;
         self.may_send_service().parse()?;

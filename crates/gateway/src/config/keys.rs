@@ -80,6 +80,22 @@ impl GatewayConfig {
             "token_key_also",
             "key that is accepted too, while token_key is changed",
         ),
+        (
+            "login_key_file",
+            "public keys that check login tokens too (PEM file): ES256, EdDSA, RS256",
+        ),
+        (
+            "login_jwks_url",
+            "the same as a JWK set at a URL, in which a token names its key",
+        ),
+        (
+            "login_issuer",
+            "issuer that a token of such a key must name (distlock unless set)",
+        ),
+        (
+            "login_audience",
+            "audience that a token of such a key must name (distlock-gateway unless set)",
+        ),
         ("lock_ttl", "TTL of an account's lock"),
         ("lock_wait", "longest wait for an account's lock"),
         (
@@ -192,6 +208,10 @@ impl GatewayConfig {
             "confirm" => self.confirm = parse_choice(key, value)?,
             "token_key" => self.token_key = Some(Secret::new(value)),
             "token_key_also" => self.token_key_also = Some(Secret::new(value)),
+            "login_key_file" => self.login_key_file = Some(text()),
+            "login_jwks_url" => self.login_jwks_url = Some(Secret::new(value)),
+            "login_issuer" => self.login_issuer = Some(text()),
+            "login_audience" => self.login_audience = Some(text()),
             "profile_url" => self.profile_url = Some(Secret::new(value)),
             "profile_token" => self.profile_token = Some(Secret::new(value)),
             "may_send_url" => self.may_send_url = Some(Secret::new(value)),

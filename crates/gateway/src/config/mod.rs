@@ -2,12 +2,14 @@
 
 mod check;
 mod keys;
+mod login;
 mod secret;
 mod service;
 mod table;
 mod tls;
 
 pub(crate) use check::{MAX_MAY_SEND, config_error};
+pub(crate) use login::{ExpectedClaims, LoginKeySettings, LoginKeySource, OWN_CLAIMS};
 pub use secret::Secret;
 pub(crate) use secret::constant_time_eq;
 pub(crate) use service::ServiceSettings;

@@ -36,7 +36,7 @@ impl ServiceSettings<'_> {
 }
 
 /// Reads the URL of a service.
-fn parse_url(key: &str, url: &str) -> Result<Uri> {
+pub(super) fn parse_url(key: &str, url: &str) -> Result<Uri> {
     if url.contains('@') {
         // The URL may contain a password, so the error does not show it.
         return Err(config_error(

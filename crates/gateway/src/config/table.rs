@@ -72,6 +72,15 @@ pub struct GatewayConfig {
     /// A second key, for the time in which one key replaces the other. Tokens of the second key are
     /// accepted, but it signs none.
     pub token_key_also: Option<Secret>,
+    /// The public keys (PEM file) that check login tokens beside `token_key`.
+    pub login_key_file: Option<String>,
+    /// The URL of a JWK set whose keys check login tokens beside `token_key`. A token names its key
+    /// in the set. No log and no error shows the URL, because it may contain a key.
+    pub login_jwks_url: Option<Secret>,
+    /// The issuer that a token of a public key must name; `distlock` unless set.
+    pub login_issuer: Option<String>,
+    /// The audience that a token of a public key must name; `distlock-gateway` unless set.
+    pub login_audience: Option<String>,
     /// TTL of an account's lock.
     #[serde(deserialize_with = "deserialise_duration")]
     pub lock_ttl: Duration,
@@ -176,6 +185,10 @@ impl Default for GatewayConfig {
             confirm: Confirm::Available,
             token_key: None,
             token_key_also: None,
+            login_key_file: None,
+            login_jwks_url: None,
+            login_issuer: None,
+            login_audience: None,
             lock_ttl: timers.lock_ttl,
             lock_wait: timers.lock_wait,
             kick_budget: timers.kick_budget,

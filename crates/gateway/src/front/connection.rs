@@ -21,14 +21,14 @@ use super::{
 use crate::{
     inbox::OfflineStore,
     services::{MaySend, WebSaver},
-    token::TokenKey,
+    token::LoginKeys,
 };
 
 /// The parts of a node that the task of each session needs.
 #[derive(Clone, Debug)]
 pub(crate) struct FrontContext {
     pub(crate) kick: KickOut,
-    pub(crate) key: TokenKey,
+    pub(crate) keys: Arc<LoginKeys>,
     /// The classes that a client may name; `None` = any.
     pub(crate) classes: Option<Arc<[Class]>>,
     pub(crate) clock: Arc<dyn Clock>,

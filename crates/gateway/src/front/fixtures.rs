@@ -13,7 +13,11 @@ use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{FrameWriter, FrontContext, SendLimits, frames::Frame};
-use crate::{config::GatewayConfig, inbox::OfflineStore, token::TokenKey};
+use crate::{
+    config::GatewayConfig,
+    inbox::OfflineStore,
+    token::{LoginKeys, TokenKey},
+};
 
 /// Longest wait of a test. A run without a bug takes far less.
 pub(super) const LONG: Duration = Duration::from_secs(30);
@@ -58,7 +62,7 @@ pub(crate) fn front_context(kick: &KickOut, inbox: Arc<dyn OfflineStore>) -> Fro
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     FrontContext {
         kick: kick.clone(),
-        key: TokenKey::new(&[7; 32]).unwrap(),
+        keys: Arc::new(LoginKeys::of_secret(TokenKey::new(&[7; 32]).unwrap())),
         classes: None,
         clock: Arc::clone(&clock),
         inbox,

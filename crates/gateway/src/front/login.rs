@@ -4,7 +4,7 @@
 //! valid token, and each step is bounded in time. This module must never send `login_ok` for a
 //! session that was superseded meanwhile.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 use distlock_core::ErrorKind;
 use distlock_kickout::{
@@ -16,7 +16,7 @@ use super::{
     close::{POLICY_VIOLATION, close_code},
     frames::{ErrorCode, Frame, FrameError, Inbound, LoginFrame, Outbound, OwnSession, VERSION},
 };
-use crate::metering;
+use crate::{metering, token::LoginRefusal};
 
 /// The last frame for a connection that ends before it has a session.
 pub(super) struct LoginFailure {
@@ -42,12 +42,16 @@ pub(super) async fn log_in<R: FrameReader, W: FrameWriter>(
     early: &mut VecDeque<Incoming>,
 ) -> Result<Session, Option<LoginFailure>> {
     let mut login = read_login(front, reader, writer).await?;
-    let (uid, class) = front.key.verify_login(&login.token).map_err(|error| {
-        // The refusal is not delayed, because a signature cannot be guessed, and after an outage
-        // many clients return with expired tokens.
-        metering::count_refused_token("login");
-        tracing::info!(%error, "a login was refused");
-        token_failure(error.message())
+    let verified = front.keys.verify(&login.token);
+    let (uid, class) = verified.map_err(|refusal| match refusal {
+        LoginRefusal::Refused(error) => {
+            // The refusal is not delayed, because a signature cannot be guessed, and after an
+            // outage many clients return with expired tokens.
+            metering::count_refused_token("login");
+            tracing::info!(%error, "a login was refused");
+            token_failure(error.message())
+        }
+        LoginRefusal::KeyUnknown { retry_after } => busy_failure(retry_after),
     })?;
     match class {
         Some(class) => login.class = class,
@@ -188,11 +192,7 @@ async fn admit<R: FrameReader, W: FrameWriter>(
     };
     match outcome {
         Ok(LoginOutcome::Admitted(session)) => Ok(session),
-        Ok(LoginOutcome::Busy { retry_after }) => {
-            let retry_after_ms = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);
-            let frame = Outbound::Busy { retry_after_ms }.to_frame();
-            Err(login_failure(frame, Code::Busy.websocket(), "busy"))
-        }
+        Ok(LoginOutcome::Busy { retry_after }) => Err(busy_failure(retry_after)),
         Ok(LoginOutcome::Denied(denied)) => {
             let by = denied.by_device.as_ref();
             let failure = denied_failure(denied.code, &denied.reason, by, &denied.sessions);
@@ -298,6 +298,12 @@ fn protocol_failure(code: ErrorCode, reason: &str, close: u16) -> Option<LoginFa
     }
     .to_frame();
     login_failure(frame, close, "protocol error")
+}
+
+fn busy_failure(retry_after: Duration) -> Option<LoginFailure> {
+    let retry_after_ms = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);
+    let frame = Outbound::Busy { retry_after_ms }.to_frame();
+    login_failure(frame, Code::Busy.websocket(), "busy")
 }
 
 /// The client gets the code of a ban, because another login with the same token fails, too.

@@ -12,7 +12,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
     Gateway, Ready,
-    gateway::Servers,
+    gateway::{Reloader, Servers},
     listeners::{ListenerFactory, Sockets, page_url},
 };
 use crate::{
@@ -28,7 +28,7 @@ use crate::{
     send_api::SendApi,
     services::{MaySend, WebMaySend, WebProfiles, WebSaver, WebService},
     takeovers::RecentTakeovers,
-    token::TokenKey,
+    token::{LoginKeys, TokenKey},
 };
 
 /// Starts a node, announces it, serves until `shutdown`, and then ends all sessions:
@@ -99,6 +99,8 @@ impl Builder {
         let clock = self.store.locker().clock();
         let tls = Tls::read(self.config.tls_files()?, Arc::clone(&clock)).await?;
         let tls = Arc::new(tls);
+        let keys = LoginKeys::open(key.clone(), self.config.login_keys()?, &clock).await?;
+        let keys = Arc::new(keys);
         let sockets = Sockets::bind(&self.config).await?;
         let peers = self.peer_client(&key, &clock, &tls)?;
         let kick = self.kickout_builder(&sockets, Arc::clone(&peers), &clock)?;
@@ -113,7 +115,7 @@ impl Builder {
             ..
         } = self;
         let stop = CancellationToken::new();
-        let front = front_context(&config, &kick, &key, offline, may_send, saver, &clock)?;
+        let front = front_context(&config, &kick, &keys, offline, may_send, saver, &clock)?;
         let (connections, abort_all) = (front.connections.clone(), front.abort_all.clone());
         let secure = config.tls_cert.is_some();
         let ready = node_addresses(kick.node(), &sockets, secure);
@@ -154,7 +156,7 @@ impl Builder {
         if let Some((socket, _)) = sockets.tcp {
             servers.spawn_tcp(front, listeners.client_listener(&config, socket));
         }
-        servers.spawn_upkeep(metrics, Arc::clone(&clock));
+        servers.spawn_upkeep(metrics, Arc::clone(&clock), Arc::clone(&keys));
         Ok(Gateway {
             ready,
             kick,
@@ -164,7 +166,7 @@ impl Builder {
             servers: servers.into_tasks(),
             clock,
             grace: config.grace,
-            tls,
+            reloader: Reloader { tls, keys },
             made_token,
         })
     }
@@ -258,7 +260,7 @@ impl Gateway {
 fn front_context(
     config: &GatewayConfig,
     kick: &KickOut,
-    key: &TokenKey,
+    keys: &Arc<LoginKeys>,
     inbox: Arc<dyn OfflineStore>,
     may_send: Option<Arc<dyn MaySend>>,
     saver: Option<WebSaver>,
@@ -274,7 +276,7 @@ fn front_context(
     }
     Ok(FrontContext {
         kick: kick.clone(),
-        key: key.clone(),
+        keys: Arc::clone(keys),
         classes: config.named_classes()?.map(Arc::from),
         clock: Arc::clone(clock),
         inbox,

@@ -21,7 +21,7 @@ use crate::{
     peer::serve_peers,
     send_api::SendApi,
     takeovers::RecentTakeovers,
-    token::PeerKey,
+    token::{LoginKeys, PeerKey},
 };
 
 /// Time for the servers to finish requests in progress, after the sessions have ended.
@@ -59,26 +59,34 @@ pub struct Gateway {
     pub(super) servers: JoinSet<Result<()>>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) grace: Duration,
-    pub(super) tls: Arc<Tls>,
+    pub(super) reloader: Reloader,
     pub(super) made_token: Option<Secret>,
 }
 
-/// The certificates of a running node. All clones change the same node.
+/// What a running node reads again on request. All clones change the same node.
 #[derive(Clone, Debug)]
-pub struct Certificates(Arc<Tls>);
+pub struct Reloader {
+    pub(super) tls: Arc<Tls>,
+    pub(super) keys: Arc<LoginKeys>,
+}
 
-impl Certificates {
-    /// Reads the files of the configuration again. New connections use the new certificates; open
-    /// connections keep the old certificates.
+impl Reloader {
+    /// Reads the certificates, and the public keys of login tokens, again. New connections use the
+    /// new certificates; open connections keep the old certificates, and sessions go on.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`], naming the file, and [`ErrorKind::Unavailable`] when the file
-    /// system does not answer within five seconds; the node keeps its certificates.
+    /// system or the URL of keys does not answer within five seconds. What could not be read stays
+    /// as it was; everything else is new.
     ///
     /// # Cancel safety
     /// Safe.
     pub async fn reload(&self) -> Result<()> {
-        self.0.reload().await
+        let (tls, keys) = futures_util::join!(self.tls.reload(), self.keys.reload());
+        if let (Err(_), Err(error)) = (&tls, &keys) {
+            tracing::error!(%error, "login keys were not read again");
+        }
+        tls.and(keys)
     }
 }
 
@@ -103,12 +111,12 @@ impl Gateway {
         self.made_token.as_ref()
     }
 
-    /// The node's certificates, for reading the files again when they have changed; `None` if the
-    /// configuration names no such file.
+    /// For reading certificates and keys again when they have changed; `None` if the configuration
+    /// names none.
     #[must_use]
-    pub fn certificates(&self) -> Option<Certificates> {
-        let tls = self.tls.has_files().then(|| Arc::clone(&self.tls));
-        tls.map(Certificates)
+    pub fn reloader(&self) -> Option<Reloader> {
+        let any = self.reloader.tls.has_files() || self.reloader.keys.can_reload();
+        any.then(|| self.reloader.clone())
     }
 
     /// The kick-out flow of this node.
@@ -223,14 +231,21 @@ impl Servers {
         self.spawn(serve_tcp(front, listener, stop));
     }
 
-    /// Runs the recorder's upkeep, which keeps its histograms small.
-    pub(super) fn spawn_upkeep(&mut self, metrics: MetricsPage, clock: Arc<dyn Clock>) {
+    /// Runs the recorder's upkeep, which keeps its histograms small, and reads login keys again
+    /// when tokens name others.
+    pub(super) fn spawn_upkeep(
+        &mut self,
+        metrics: MetricsPage,
+        clock: Arc<dyn Clock>,
+        keys: Arc<LoginKeys>,
+    ) {
         let stop = self.stop.child_token();
         self.spawn(async move {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => {}
                 () = metrics.keep_up(&*clock) => {}
+                () = keys.follow_tokens() => {}
             }
         });
     }

@@ -5,4 +5,4 @@ mod gateway;
 mod listeners;
 
 pub use builder::{Builder, run};
-pub use gateway::{Certificates, Gateway, Ready};
+pub use gateway::{Gateway, Ready, Reloader};

@@ -1,9 +1,11 @@
 //! The web services of the operator that a node calls.
 
 mod operator;
+mod web_document;
 mod web_service;
 
 pub use operator::{MaySend, Permission};
 pub(crate) use operator::{WebMaySend, WebProfiles, WebSaver};
+pub(crate) use web_document::WebDocument;
 pub(crate) use web_service::WebService;
 pub use web_service::{connector, root_cause};

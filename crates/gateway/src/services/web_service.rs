@@ -34,7 +34,7 @@ pub(crate) struct WebService {
     name: &'static str,
     /// The histogram of its answers.
     metric: &'static str,
-    client: Client<HttpsConnector<HttpConnector>, Body>,
+    client: WebClient,
     url: Uri,
     bearer: Option<HeaderValue>,
     clock: Arc<dyn Clock>,
@@ -67,15 +67,10 @@ impl WebService {
         let Some((url, bearer)) = settings.parse()? else {
             return Ok(None);
         };
-        let client = Client::builder(TokioExecutor::new())
-            .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(IDLE.1)
-            .pool_max_idle_per_host(IDLE.0)
-            .build(connector(url.scheme_str() == Some("https"))?);
         Ok(Some(Self {
             name,
             metric,
-            client,
+            client: web_client(&url)?,
             url,
             bearer,
             clock: Arc::clone(clock),
@@ -160,6 +155,21 @@ impl fmt::Debug for WebService {
             .field("at", &self.url.authority())
             .finish_non_exhaustive()
     }
+}
+
+/// An HTTP client, which follows no redirect.
+pub(super) type WebClient = Client<HttpsConnector<HttpConnector>, Body>;
+
+/// A client for this URL.
+///
+/// # Errors
+/// The same as for [`connector`].
+pub(super) fn web_client(url: &Uri) -> Result<WebClient> {
+    Ok(Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(IDLE.1)
+        .pool_max_idle_per_host(IDLE.0)
+        .build(connector(url.scheme_str() == Some("https"))?))
 }
 
 /// A connector for web services. For `https` addresses the connector uses TLS, and trusts the

@@ -1,23 +1,22 @@
-//! Login tokens: JSON Web Tokens, signed with HS256 and no other algorithm.
+//! Login tokens: their claims, and the tokens that `token_key` signs by HS256.
 //!
-//! Invariant of this module: all claims but `nbf` and `class` are required, and every claim is
-//! checked. This module must never repeat a token in an error.
+//! Invariant of this module: every claim is checked, and all but `nbf` and `class` are required;
+//! of tokens that a public key checks, `jti` is not. This module must never repeat a token in an
+//! error.
 
 use std::{fmt, time::Duration};
 
 use distlock_core::{Clock, Error, ErrorKind, Result, SystemClock};
 use distlock_kickout::{Class, Uid};
 use distlock_listen::jwt::{
-    self, Audience, Hs256, MIN_KEY_BYTES, Times, refused_error, unix_seconds,
+    Audience, Hs256, MIN_KEY_BYTES, SignedToken, Times, refused_error, unix_seconds,
 };
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::calls::PeerKey;
-use crate::config::{GatewayConfig, config_error};
+use super::{calls::PeerKey, public_key::is_no_secret};
+use crate::config::{ExpectedClaims, GatewayConfig, OWN_CLAIMS, config_error};
 
-const ISSUER: &str = "distlock";
-const CLIENT_AUDIENCE: &str = "distlock-gateway";
 const MAX_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// The key that signs and checks login tokens. The debug form does not show the key.
@@ -29,14 +28,15 @@ pub struct TokenKey {
 
 /// The claims of a login token.
 #[derive(Debug, Deserialize, Serialize)]
-struct Claims {
+pub(super) struct Claims {
     /// The account.
     sub: String,
     iss: String,
     aud: Audience,
     #[serde(flatten)]
     times: Times,
-    jti: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    jti: Option<String>,
     /// The class of the device, if the issuer of the token decides it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     class: Option<String>,
@@ -63,9 +63,10 @@ impl TokenKey {
     /// Wraps a key.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] when the key is shorter than 32 bytes.
+    /// [`ErrorKind::InvalidConfig`] when the key is shorter than 32 bytes, and for a public key,
+    /// which is no secret.
     pub fn new(key: &[u8]) -> Result<Self> {
-        check_length("token_key", key)?;
+        check_secret("token_key", key)?;
         Ok(Self {
             signing: Hs256::new(key)?,
             also: None,
@@ -76,9 +77,9 @@ impl TokenKey {
     /// second key never signs.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidConfig`] when the key is shorter than 32 bytes.
+    /// The same as for [`new`](Self::new).
     pub fn also(mut self, key: &[u8]) -> Result<Self> {
-        check_length("token_key_also", key)?;
+        check_secret("token_key_also", key)?;
         self.also = Some(Hs256::new(key)?);
         Ok(self)
     }
@@ -98,25 +99,11 @@ impl TokenKey {
     /// # Errors
     /// The same as for [`verify`](Self::verify).
     pub fn verify_login(&self, token: &str) -> Result<(Uid, Option<Class>)> {
-        let claims: Claims = self.claims(token)?;
-        let now = unix_seconds(SystemClock.wall());
-        if claims.jti.is_empty() {
-            return Err(refused_error("it is malformed or lacks a claim"));
-        }
-        if claims.iss != ISSUER || !claims.aud.names(CLIENT_AUDIENCE) {
-            return Err(refused_error("it was issued for something else"));
-        }
-        claims.times.check(now).map_err(refused_error)?;
-        if claims.times.lifetime() > MAX_LIFETIME {
-            return Err(refused_error("it is valid for more than 24 hours"));
-        }
-        let uid = Uid::new(claims.sub)
-            .map_err(|_| refused_error("its subject is not a valid account name"))?;
-        let class = claims.class.map(Class::new).transpose();
-        Ok((
-            uid,
-            class.map_err(|_| refused_error("its class is not a valid one"))?,
-        ))
+        let keys = [&self.signing].into_iter().chain(&self.also);
+        let claims: Claims = SignedToken::parse(token)
+            .and_then(|token| token.claims_by_hs256(keys))
+            .map_err(refused_error)?;
+        claims.check(&OWN_CLAIMS)
     }
 
     /// The keys for calls between nodes.
@@ -134,10 +121,10 @@ impl TokenKey {
         let now = unix_seconds(SystemClock.wall());
         self.signing.sign(&Claims {
             sub: uid.to_string(),
-            iss: ISSUER.into(),
-            aud: Audience::One(CLIENT_AUDIENCE.into()),
+            iss: OWN_CLAIMS.issuer.into(),
+            aud: Audience::One(OWN_CLAIMS.audience.into()),
             times: Times::from_now(now, ttl),
-            jti: Uuid::new_v4().to_string(),
+            jti: Some(Uuid::new_v4().to_string()),
             class: class.map(Class::to_string),
         })
     }
@@ -146,11 +133,38 @@ impl TokenKey {
     pub(crate) fn signed(&self, claims: &[u8]) -> String {
         self.signing.sign_bytes(claims)
     }
+}
 
-    /// The claims of a token that one of the two keys signed. The signing key is tried first.
-    fn claims<T: serde::de::DeserializeOwned>(&self, token: &str) -> Result<T> {
-        jwt::read_claims(token, [&self.signing].into_iter().chain(&self.also))
-            .map_err(refused_error)
+impl Claims {
+    /// Checks claims whose signature is good, and returns the account and the class of the device.
+    ///
+    /// # Errors
+    /// The same as for [`TokenKey::verify`].
+    pub(super) fn check(self, expected: &ExpectedClaims) -> Result<(Uid, Option<Class>)> {
+        let id = self.jti.as_deref();
+        if id == Some("") || expected.id && id.is_none() {
+            return Err(refused_error("it is malformed or lacks a claim"));
+        }
+        if self.iss != expected.issuer || !self.aud.names(&expected.audience) {
+            return Err(refused_error("it was issued for something else"));
+        }
+        let now = unix_seconds(SystemClock.wall());
+        self.times.check(now).map_err(refused_error)?;
+        if self.times.lifetime() > MAX_LIFETIME {
+            return Err(refused_error("it is valid for more than 24 hours"));
+        }
+        let uid = Uid::new(self.sub)
+            .map_err(|_| refused_error("its subject is not a valid account name"))?;
+        let class = self.class.map(Class::new).transpose();
+        Ok((
+            uid,
+            class.map_err(|_| refused_error("its class is not a valid one"))?,
+        ))
+    }
+
+    /// When the token was issued, in seconds since 1970.
+    pub(super) const fn issued(&self) -> u64 {
+        self.times.iat
     }
 }
 
@@ -189,15 +203,21 @@ impl fmt::Debug for TokenKey {
     }
 }
 
-fn check_length(name: &str, key: &[u8]) -> Result<()> {
-    if key.len() >= MIN_KEY_BYTES {
-        return Ok(());
+fn check_secret(name: &str, key: &[u8]) -> Result<()> {
+    if key.len() < MIN_KEY_BYTES {
+        let problem = format!(
+            "is {} bytes long: at least {MIN_KEY_BYTES} are needed",
+            key.len()
+        );
+        return Err(config_error(name, &problem));
     }
-    let problem = format!(
-        "is {} bytes long: at least {MIN_KEY_BYTES} are needed",
-        key.len()
-    );
-    Err(config_error(name, &problem))
+    // Everybody knows a public key, and could sign with it as a secret.
+    if is_no_secret(key) {
+        let problem = "is a key of a key pair: give a random text here, and the public key in \
+                       login_key_file";
+        return Err(config_error(name, problem));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -205,6 +225,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    const ISSUER: &str = "distlock";
+    const CLIENT_AUDIENCE: &str = "distlock-gateway";
 
     fn key() -> TokenKey {
         TokenKey::new(&[7; 32]).unwrap()

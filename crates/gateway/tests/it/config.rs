@@ -56,7 +56,7 @@ fn every_key_can_be_set_from_text() {
             _ if key.starts_with("max_")
                 || key.starts_with("send_") && *key != "send_token"
                 || key.starts_with("pair_")
-                || key.starts_with("login_") && *key != "login_timeout" =>
+                || matches!(*key, "login_rate" | "login_burst") =>
             {
                 "1024"
             }
@@ -66,7 +66,7 @@ fn every_key_can_be_set_from_text() {
             "token_key" | "token_key_also" | "admin_token" | "send_token" | "profile_token" => {
                 "a key of at least thirty-two bytes"
             }
-            "profile_url" => "http://127.0.0.1:8080/may-log-in?of=us",
+            "profile_url" | "login_jwks_url" => "http://127.0.0.1:8080/may-log-in?of=us",
             "peer_tls_auth" => "mutual",
             "client_address" => "proxy_protocol",
             _ => "1s",
@@ -163,6 +163,43 @@ fn errors_name_the_key_the_value_and_the_limits() {
             "9ms",
             "is 9ms: 10ms to 3600s are allowed",
         ),
+        (
+            "login_jwks_url",
+            "http://keys.example/hunter2",
+            "begins with \"http://keys.example\": https:// is needed",
+        ),
+        (
+            "login_jwks_url",
+            "http://10.0.0.1/hunter2",
+            "https:// is needed",
+        ),
+        (
+            "login_jwks_url",
+            "http://127.0.0.1.example/hunter2",
+            "https:// is needed",
+        ),
+        (
+            "login_jwks_url",
+            "https://a:hunter2@host/",
+            "user or password",
+        ),
+        (
+            "login_jwks_url",
+            "hunter2",
+            "http(s)://HOST:PORT/PATH is needed",
+        ),
+        ("login_issuer", "me", "is set without login_key_file"),
+        ("login_audience", "me", "is set without login_key_file"),
+        (
+            "token_key",
+            "-----BEGIN PUBLIC KEY-----\nhunter2 hunter2 hunter2",
+            "is a key of a key pair",
+        ),
+        (
+            "token_key_also",
+            "MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=",
+            "is a key of a key pair",
+        ),
         ("max_frame", "65536", "is 65536: 512 to 65535 are allowed"),
         ("max_connections", "0", "is 0: 1 to 1000000 are allowed"),
         ("login_rate", "100001", "is 100001: 0 to 100000 are allowed"),
@@ -180,6 +217,24 @@ fn errors_name_the_key_the_value_and_the_limits() {
         assert!(!text.contains("hunter2") && !text.contains(KEY), "{text}");
         let shown = format!("{config:?}");
         assert!(!shown.contains("hunter2"), "{shown}");
+    }
+    let mut both = config("n1");
+    both.set("login_key_file", "keys.pem").unwrap();
+    for url in [
+        "https://keys.example/",
+        "http://[::1]:1/",
+        "http://127.1.2.3/",
+    ] {
+        both.login_jwks_url = Some(Secret::new(url));
+        let error = both.validate().unwrap_err();
+        assert_eq!(error.setting(), Some("login_jwks_url"), "{error}");
+        let mut one = both.clone();
+        one.login_key_file = None;
+        one.set("login_issuer", "https://keys.example").unwrap();
+        one.validate().unwrap();
+        one.set("login_audience", "").unwrap();
+        let error = one.validate().unwrap_err();
+        assert_eq!(error.setting(), Some("login_audience"), "{error}");
     }
     // A key that is only accepted is no signing key.
     for also in [None, Some(KEY)] {

@@ -8,6 +8,7 @@ mod events;
 mod flood;
 mod hanging;
 mod keys;
+mod login_keys;
 mod many;
 mod may_send;
 mod messages;
@@ -16,6 +17,8 @@ mod page;
 mod profiles;
 mod protocol;
 mod saves;
+#[path = "../../src/token/signers.rs"]
+mod signers;
 mod takeover;
 mod tcp;
 mod tls;

@@ -3,7 +3,7 @@
 use std::{future::Future, net::SocketAddr, time::Duration};
 
 use distlock_core::Store;
-use distlock_gateway::{Certificates, Gateway, GatewayConfig, TokenKey, Uid, mint};
+use distlock_gateway::{Gateway, GatewayConfig, Reloader, TokenKey, Uid, mint};
 use distlock_kickout::KickOut;
 use distlock_memory::Memory;
 use futures_util::{SinkExt as _, StreamExt as _};
@@ -33,7 +33,7 @@ pub(crate) struct Node {
     pub(crate) tcp_listen: Option<SocketAddr>,
     pub(crate) admin: SocketAddr,
     pub(crate) kick: KickOut,
-    certificates: Option<Certificates>,
+    reloader: Option<Reloader>,
     pub(crate) peer: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     running: JoinHandle<distlock_core::Result<()>>,
@@ -88,7 +88,7 @@ impl Node {
     pub(crate) fn run(gateway: Gateway) -> Self {
         let ready = gateway.ready().clone();
         let kick = gateway.kick_out().clone();
-        let certificates = gateway.certificates();
+        let reloader = gateway.reloader();
         let (stop, stopped) = oneshot::channel::<()>();
         let running = tokio::spawn(gateway.run(async {
             // The end of a test drops the sender, and the drop ends this wait as well.
@@ -99,7 +99,7 @@ impl Node {
             tcp_listen: ready.tcp_listen,
             admin: ready.admin_listen,
             kick,
-            certificates,
+            reloader,
             peer: ready.peer_listen,
             stop: Some(stop),
             running,
@@ -128,8 +128,8 @@ pub(crate) fn config(name: &str) -> GatewayConfig {
 }
 
 impl Node {
-    pub(crate) async fn reload_certificates(&self) -> distlock_core::Result<()> {
-        self.certificates.as_ref().unwrap().reload().await
+    pub(crate) async fn reload(&self) -> distlock_core::Result<()> {
+        self.reloader.as_ref().unwrap().reload().await
     }
 
     /// Shuts the node down, as a signal would.

@@ -136,7 +136,7 @@ async fn certificates_are_read_again_when_asked() {
 
     // The key does not belong to the certificate, so the node keeps its old certificates.
     replace("server.crt", "server.crt");
-    let error = n1.reload_certificates().await.unwrap_err();
+    let error = n1.reload().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     let text = error.to_string();
     assert!(
@@ -146,7 +146,7 @@ async fn certificates_are_read_again_when_asked() {
     connect(n1.listen, &old, None).await.unwrap();
 
     replace("server.key", "server.key");
-    n1.reload_certificates().await.unwrap();
+    n1.reload().await.unwrap();
     assert!(connect(n1.listen, &old, None).await.is_err());
     connect(n1.listen, &new, None).await.unwrap();
 }
@@ -208,8 +208,8 @@ async fn certificates_of_nodes_change_while_channels_between_them_are_open() {
             assert_eq!(tablet.frame().await["type"], "offline");
         };
         let reload = async |n1: &Node| {
-            n1.reload_certificates().await.unwrap();
-            n2.reload_certificates().await.unwrap();
+            n1.reload().await.unwrap();
+            n2.reload().await.unwrap();
         };
         let shown_is_of = async |pki: &Pki| connect(n2.peer, pki, Some("node")).await.is_ok();
         calls(&n1, "before").await;
@@ -240,7 +240,7 @@ async fn certificates_of_nodes_change_while_channels_between_them_are_open() {
 
         std::fs::write(pki.path("node.key"), "no key").unwrap();
         for node in [&n1, &n2] {
-            let error = node.reload_certificates().await.unwrap_err();
+            let error = node.reload().await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig);
             let text = error.to_string();
             assert!(text.contains("peer_tls_key"), "{text}");

@@ -211,8 +211,8 @@ async fn a_node_with_another_authority_name_or_date_is_told() {
                     std::fs::copy(pki.path(file), other.path(file)).unwrap();
                 }
             }
-            callee.reload_certificates().await.unwrap();
-            caller.reload_certificates().await.unwrap();
+            callee.reload().await.unwrap();
+            caller.reload().await.unwrap();
         };
         check_cause(&log, &callee, &caller, words, repair).await;
     }
