@@ -1,4 +1,4 @@
-//! The bearer tokens of administrators and of sending servers.
+//! Bearer tokens in the headers of requests.
 //!
 //! Invariant of this module: each wrong token is counted, logged and delayed. This module must
 //! never delay or log a right token.
@@ -14,50 +14,27 @@ use crate::{config::Secret, metering};
 /// second on each of its connections. A right token is not delayed.
 const WRONG_TOKEN_DELAY: Duration = Duration::from_secs(1);
 
-/// A token of the configuration. Wrong tokens are counted, logged and delayed.
+/// The bearer token that the headers of a request show.
+pub(crate) fn shown_token(headers: &HeaderMap) -> Option<&str> {
+    let shown = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    shown.strip_prefix("Bearer ")
+}
+
+/// What follows when somebody shows a wrong token of one kind.
 #[derive(Clone)]
-pub(crate) struct BearerToken {
-    token: Arc<Secret>,
-    /// The name of the token in the log and in the metric.
+pub(crate) struct WrongToken {
+    /// The name of the kind in the log and in the metric.
     name: &'static str,
     clock: Arc<dyn Clock>,
 }
 
-impl BearerToken {
-    /// The token of administrators.
-    pub(crate) fn for_admin(token: Secret, clock: Arc<dyn Clock>) -> Self {
-        Self {
-            token: Arc::new(token),
-            name: "admin",
-            clock,
-        }
+impl WrongToken {
+    pub(crate) fn new(name: &'static str, clock: Arc<dyn Clock>) -> Self {
+        Self { name, clock }
     }
 
-    /// The token of servers that send.
-    pub(crate) fn for_senders(token: Secret, clock: Arc<dyn Clock>) -> Self {
-        Self {
-            name: "send",
-            ..Self::for_admin(token, clock)
-        }
-    }
-
-    /// Checks the bearer token in the headers of a request in the same way as
-    /// [`verify`](Self::verify). Without a bearer token the answer is `false` at once.
-    pub(crate) async fn verify_request(&self, headers: &HeaderMap, from: IpAddr) -> bool {
-        let shown = headers.get(header::AUTHORIZATION);
-        let shown = shown.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-        match shown {
-            Some(given) => self.verify(given, from).await,
-            None => false,
-        }
-    }
-
-    /// Whether a token is the right one. A wrong token is counted and logged, and the answer is
-    /// delayed by [`WRONG_TOKEN_DELAY`].
-    pub(crate) async fn verify(&self, given: &str, from: IpAddr) -> bool {
-        if self.token.matches(given) {
-            return true;
-        }
+    /// Counts and logs a wrong token, and delays its answer by [`WRONG_TOKEN_DELAY`].
+    pub(crate) async fn punish(&self, from: IpAddr) {
         metering::count_refused_token(self.name);
         tracing::warn!(
             target: "distlock::audit",
@@ -66,6 +43,34 @@ impl BearerToken {
             self.name
         );
         self.clock.sleep(WRONG_TOKEN_DELAY).await;
+    }
+}
+
+/// The token of servers that send.
+#[derive(Clone)]
+pub(crate) struct BearerToken {
+    token: Arc<Secret>,
+    wrong: WrongToken,
+}
+
+impl BearerToken {
+    pub(crate) fn for_senders(token: Secret, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            token: Arc::new(token),
+            wrong: WrongToken::new("send", clock),
+        }
+    }
+
+    /// Whether the headers of a request show the token. A wrong token is counted, logged and
+    /// delayed; without a token the answer is `false` at once.
+    pub(crate) async fn verify_request(&self, headers: &HeaderMap, from: IpAddr) -> bool {
+        let Some(given) = shown_token(headers) else {
+            return false;
+        };
+        if self.token.matches(given) {
+            return true;
+        }
+        self.wrong.punish(from).await;
         false
     }
 }

@@ -41,7 +41,7 @@ mod tls;
 mod token_keys;
 
 pub use connection::{Connection, ConnectionHandle};
-pub use file_content::{FileContent, FileFormat, FileProblem};
+pub use file_content::{FileContent, FileFormat, FileParser, FileProblem};
 pub use http::{BodyTime, is_late_body, serve_http};
 pub use listener::ConnectionListener;
 pub use metrics_page::MetricsPage;

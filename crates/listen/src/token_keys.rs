@@ -15,12 +15,6 @@ use crate::{
 /// The most keys of a file: each one that is tried costs time.
 const MOST_KEYS: usize = 8;
 
-const FORMAT: FileFormat<Vec<Hs256>> = FileFormat {
-    settings_of: "",
-    doing: "read the keys of tokens",
-    parse,
-};
-
 /// The keys of a file.
 #[derive(Debug)]
 pub struct TokenKeys(FileContent<Vec<Hs256>>);
@@ -32,7 +26,12 @@ impl TokenKeys {
     /// [`ErrorKind::InvalidConfig`](distlock_core::ErrorKind::InvalidConfig) for a file that cannot
     /// be read, and for a key of less than 32 bytes.
     pub async fn read(file: NamedFile) -> Result<Self> {
-        Ok(Self(FileContent::read(file, &FORMAT).await?))
+        let format = FileFormat {
+            settings_of: "",
+            doing: "read the keys of tokens",
+            parse: Box::new(parse),
+        };
+        Ok(Self(FileContent::read(file, format).await?))
     }
 
     /// Reads the file again. A file that cannot be used changes nothing.

@@ -156,7 +156,7 @@ impl AdminHttp {
             .unwrap_or_else(|| "no reason was given".into());
         let code = match status {
             400 | 415 | 422 => code::USAGE,
-            401 => code::DENIED,
+            401 | 403 => code::DENIED,
             _ => code::UNAVAILABLE,
         };
         let hint = if status == 401 {

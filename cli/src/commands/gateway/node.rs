@@ -27,8 +27,8 @@ use crate::{
 
 const RELOADED: Reloaded = Reloaded {
     server: "node",
-    file: "certificate or login key",
-    files: "certificates and login keys",
+    file: "certificate, login key or token",
+    files: "certificates, login keys and tokens",
 };
 
 /// Run one node.
@@ -37,8 +37,8 @@ const RELOADED: Reloaded = Reloaded {
 /// store (with --records, of the same two stores). Settings come from the [gateway] table of the
 /// configuration file, overridden by DISTLOCK_GATEWAY_ variables, overridden by flags. When it is
 /// ready it prints one JSON line on standard output with the addresses it is bound to. HUP has
-/// certificates and the public keys of login tokens read again. TERM, INT and every other signal
-/// that would end it, end it in an orderly way.
+/// certificates, the public keys of login tokens and the tokens of administrators read again. TERM,
+/// INT and every other signal that would end it, end it in an orderly way.
 #[derive(Args, Debug)]
 #[command(after_help = RUN_EXAMPLES)]
 pub(super) struct RunNode {

@@ -1,12 +1,12 @@
-//! Access to the admin HTTP and its page: by the admin token, or by a pass that a browser got for
-//! that token.
+//! Access to the admin HTTP and its page: by the token of an administrator, or by a pass that a
+//! browser got for that token.
 //!
 //! A pass has two halves. The cookie opens the page. A browser sends the cookie to every port of
 //! the host, so the cookie must open nothing else, and end nothing. The page's script keeps the
-//! other half and sends that half in a header. Both halves together permit the same as the admin
-//! token. A node keeps the passes in memory, so a pass ends with `Sign out`, at its expiry, and
-//! with the node. A pass must never be valid after any of these. This module must never show the
-//! token or a pass in a log.
+//! other half and sends that half in a header. Both halves together stand for the token, with its
+//! name and its right. A node keeps the passes in memory, so a pass ends with `Sign out`, at its
+//! expiry, with its token, and with the node. A pass must never be valid after any of these. This
+//! module must never show a token or a pass in a log.
 
 use std::{collections::VecDeque, net::IpAddr, sync::Arc, time::Duration};
 
@@ -14,58 +14,86 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use distlock_core::{Clock, Moment, sync::Mutex};
 use distlock_kickout::NodeId;
 
-use crate::{bearer::BearerToken, config::Secret};
+use super::tokens::{AdminTokens, Administrator};
+use crate::{
+    bearer::{WrongToken, shown_token},
+    config::Secret,
+};
 
 /// Decides which requests may give orders, and which may see the page.
 #[derive(Clone)]
 pub(crate) struct AdminAccess {
-    bearer: BearerToken,
+    tokens: Arc<AdminTokens>,
+    wrong: WrongToken,
     passes: Passes,
     /// Whether the admin HTTP uses TLS.
     secure: bool,
 }
 
 impl AdminAccess {
-    /// Uses the token of the configuration. Without a configured token, makes a random token and
-    /// returns it as well.
     pub(crate) fn new(
         node: &NodeId,
-        configured: Option<Secret>,
+        tokens: Arc<AdminTokens>,
         clock: Arc<dyn Clock>,
         secure: bool,
-    ) -> (Self, Option<Secret>) {
-        let (token, made) = match configured {
-            Some(token) => (token, None),
-            None => {
-                let made = Secret::random();
-                (made.clone(), Some(made))
-            }
-        };
-        let access = Self {
-            bearer: BearerToken::for_admin(token, Arc::clone(&clock)),
+    ) -> Self {
+        Self {
+            tokens,
+            wrong: WrongToken::new("admin", Arc::clone(&clock)),
             passes: Passes::new(node, clock),
             secure,
-        };
-        (access, made)
-    }
-
-    /// Whether a request may give orders: the request shows the token, or both halves of a pass.
-    pub(crate) async fn may_give_orders(&self, headers: &HeaderMap, from: IpAddr) -> bool {
-        self.passes.may_give_orders(headers) || self.bearer.verify_request(headers, from).await
-    }
-
-    /// Whether a request may see the page: the request shows the token, or the cookie of a pass.
-    pub(crate) async fn may_see_page(&self, headers: &HeaderMap, from: IpAddr) -> bool {
-        self.passes.may_see_page(headers) || self.bearer.verify_request(headers, from).await
-    }
-
-    /// Makes a pass for a browser that shows the token. Returns the `Set-Cookie` header, and the
-    /// half for the page's script; `None` for a wrong token.
-    pub(crate) async fn sign_in(&self, token: &str, from: IpAddr) -> Option<(HeaderValue, Secret)> {
-        if !self.bearer.verify(token, from).await {
-            return None;
         }
-        let (cookie, script_half) = self.passes.make();
+    }
+
+    /// Who sends a request that may give orders: it shows a token, or both halves of a pass.
+    pub(crate) async fn identify(
+        &self,
+        headers: &HeaderMap,
+        from: IpAddr,
+    ) -> Option<Administrator> {
+        self.identify_by(self.passes.shown(headers), headers, from)
+            .await
+    }
+
+    /// Who sends a request that may see the page: it shows a token, or the cookie of a pass.
+    pub(crate) async fn identify_viewer(
+        &self,
+        headers: &HeaderMap,
+        from: IpAddr,
+    ) -> Option<Administrator> {
+        self.identify_by(self.passes.shown_by_cookie(headers), headers, from)
+            .await
+    }
+
+    /// Who has the token of a pass, or the token that the headers show. The token of a pass is
+    /// looked up each time, because its right may have changed, or it may be withdrawn.
+    async fn identify_by(
+        &self,
+        of_pass: Option<Secret>,
+        headers: &HeaderMap,
+        from: IpAddr,
+    ) -> Option<Administrator> {
+        let by_pass = of_pass.and_then(|token| self.tokens.identify(token.expose()));
+        match (by_pass, shown_token(headers)) {
+            (Some(administrator), _) => Some(administrator),
+            (None, Some(given)) => self.verify(given, from).await,
+            (None, None) => None,
+        }
+    }
+
+    async fn verify(&self, given: &str, from: IpAddr) -> Option<Administrator> {
+        let administrator = self.tokens.identify(given);
+        if administrator.is_none() {
+            self.wrong.punish(from).await;
+        }
+        administrator
+    }
+
+    /// Makes a pass for a browser that shows a token. Returns the `Set-Cookie` header, and the half
+    /// for the page's script; `None` for a wrong token.
+    pub(crate) async fn sign_in(&self, token: &str, from: IpAddr) -> Option<(HeaderValue, Secret)> {
+        self.verify(token, from).await?;
+        let (cookie, script_half) = self.passes.make(Secret::new(token));
         Some((
             self.cookie_header(cookie.expose(), PASS_LIFETIME)?,
             script_half,
@@ -98,14 +126,16 @@ impl AdminAccess {
 pub(super) const PASS_LIFETIME: Duration = Duration::from_secs(12 * 3600);
 /// The header with the half that the script keeps.
 const PASS_HEADER: &str = "x-distlock-pass";
-/// Most passes that are kept. A further pass replaces the oldest pass. Only a holder of the admin
-/// token can make passes.
+/// Most passes that are kept. A further pass replaces the oldest pass. Only a holder of a token can
+/// make passes.
 const MAX_PASSES: usize = 1024;
 
 /// One pass.
 struct Pass {
     cookie: Secret,
     script_half: Secret,
+    /// The token that the pass stands for.
+    token: Secret,
     valid_until: Moment,
 }
 
@@ -132,12 +162,14 @@ impl Passes {
         &self.cookie_name
     }
 
-    /// Makes a pass. Returns its cookie, and the half that the script keeps.
-    pub(super) fn make(&self) -> (Secret, Secret) {
+    /// Makes a pass that stands for this token. Returns its cookie, and the half that the script
+    /// keeps.
+    pub(super) fn make(&self, token: Secret) -> (Secret, Secret) {
         let (cookie, script_half) = (Secret::random(), Secret::random());
         let pass = Pass {
             cookie: cookie.clone(),
             script_half: script_half.clone(),
+            token,
             valid_until: self.clock.now() + PASS_LIFETIME,
         };
         self.with_valid(|passes| {
@@ -149,41 +181,40 @@ impl Passes {
         (cookie, script_half)
     }
 
-    /// Whether a request shows the cookie of a valid pass.
-    pub(super) fn may_see_page(&self, headers: &HeaderMap) -> bool {
-        let Some(cookie) = self.read_cookie(headers) else {
-            return false;
-        };
-        self.with_valid(|passes| passes.iter().any(|it| it.cookie.matches(cookie)))
+    /// The token of the valid pass whose cookie a request shows.
+    pub(super) fn shown_by_cookie(&self, headers: &HeaderMap) -> Option<Secret> {
+        let cookie = self.read_cookie(headers)?;
+        self.with_valid(|passes| {
+            let shown = passes.iter().find(|it| it.cookie.matches(cookie))?;
+            Some(shown.token.clone())
+        })
     }
 
-    /// Whether a request shows both halves of a valid pass.
-    pub(super) fn may_give_orders(&self, headers: &HeaderMap) -> bool {
-        self.with_shown(headers, |_, _| ())
+    /// The token of the valid pass whose two halves a request shows.
+    pub(super) fn shown(&self, headers: &HeaderMap) -> Option<Secret> {
+        self.with_shown(headers, |passes, at| passes[at].token.clone())
     }
 
     /// Ends the pass whose two halves a request shows. Returns false if the request shows none.
     pub(super) fn end(&self, headers: &HeaderMap) -> bool {
         self.with_shown(headers, |passes, at| drop(passes.remove(at)))
+            .is_some()
     }
 
-    /// Runs `work` on the valid pass whose two halves a request shows. Returns false if the request
-    /// shows none.
-    fn with_shown(
+    /// Runs `work` on the valid pass whose two halves a request shows, if it shows one.
+    fn with_shown<T>(
         &self,
         headers: &HeaderMap,
-        work: impl FnOnce(&mut VecDeque<Pass>, usize),
-    ) -> bool {
+        work: impl FnOnce(&mut VecDeque<Pass>, usize) -> T,
+    ) -> Option<T> {
         let script_half = headers
             .get(PASS_HEADER)
             .and_then(|value| value.to_str().ok());
-        let Some((cookie, script_half)) = self.read_cookie(headers).zip(script_half) else {
-            return false;
-        };
+        let (cookie, script_half) = self.read_cookie(headers).zip(script_half)?;
         let both = |it: &Pass| it.cookie.matches(cookie) && it.script_half.matches(script_half);
         self.with_valid(|passes| {
             let shown = passes.iter().position(both);
-            shown.map(|at| work(passes, at)).is_some()
+            shown.map(|at| work(passes, at))
         })
     }
 
@@ -209,6 +240,9 @@ mod tests {
     use distlock_core::ManualClock;
 
     use super::*;
+    use crate::config::GatewayConfig;
+
+    const TOKEN: &str = "open sesame";
 
     #[tokio::test]
     async fn a_cookie_is_hidden_from_scripts_other_sites_and_clear_text() {
@@ -217,7 +251,8 @@ mod tests {
             let token = Secret::new("open sesame");
             let clock = Arc::new(ManualClock::new());
             let node = NodeId::new("n1").unwrap();
-            let (access, _) = AdminAccess::new(&node, Some(token.clone()), clock, secure);
+            let tokens = Arc::new(AdminTokens::of(token.clone()));
+            let access = AdminAccess::new(&node, tokens, clock, secure);
             let (cookie, script_half) = access.sign_in(token.expose(), from).await.unwrap();
             let cookie = cookie.to_str().unwrap().to_owned();
             for part in ["; HttpOnly", "; SameSite=Strict", "; Max-Age=43200"] {
@@ -236,11 +271,11 @@ mod tests {
         }
     }
 
-    #[test]
-    fn each_start_without_a_configured_token_makes_a_new_one() {
-        let node = NodeId::new("n1").unwrap();
-        let made = || AdminAccess::new(&node, None, Arc::new(ManualClock::new()), false).1;
-        let (one, other) = (made().unwrap(), made().unwrap());
+    #[tokio::test]
+    async fn each_start_without_a_configured_token_makes_a_new_one() {
+        let made = async || AdminTokens::open(&GatewayConfig::default()).await.unwrap();
+        let (one, other) = (made().await, made().await);
+        let (one, other) = (one.own().unwrap(), other.own().unwrap());
         assert!(one.expose().len() >= 32 && !one.matches(other.expose()));
     }
 
@@ -265,17 +300,29 @@ mod tests {
     #[test]
     fn orders_need_both_halves_of_one_pass() {
         let passes = passes(&ManualClock::new());
-        let (one, other) = (passes.make(), passes.make());
-        assert!(passes.may_see_page(&headers_with(&one.0, None)));
-        assert!(!passes.may_see_page(&headers_with(&one.1, None)));
-        assert!(passes.may_give_orders(&headers_with(&one.0, Some(&one.1))));
+        let (one, other) = (
+            passes.make(Secret::new(TOKEN)),
+            passes.make(Secret::new(TOKEN)),
+        );
+        assert!(
+            passes
+                .shown_by_cookie(&headers_with(&one.0, None))
+                .is_some()
+        );
+        assert!(
+            passes
+                .shown_by_cookie(&headers_with(&one.1, None))
+                .is_none()
+        );
+        let token = passes.shown(&headers_with(&one.0, Some(&one.1))).unwrap();
+        assert_eq!(token.expose(), TOKEN);
         for headers in [
             headers_with(&one.0, None),
             headers_with(&one.0, Some(&other.1)),
             headers_with(&one.0, Some(&one.0)),
             headers_with(&one.1, Some(&one.1)),
         ] {
-            assert!(!passes.may_give_orders(&headers));
+            assert!(passes.shown(&headers).is_none());
         }
     }
 
@@ -283,7 +330,10 @@ mod tests {
     fn a_pass_ends_at_its_expiry_and_at_sign_out() {
         let clock = ManualClock::new();
         let passes = passes(&clock);
-        let (one, other) = (passes.make(), passes.make());
+        let (one, other) = (
+            passes.make(Secret::new(TOKEN)),
+            passes.make(Secret::new(TOKEN)),
+        );
         // Half a pass ends nothing.
         for half in [
             headers_with(&one.0, None),
@@ -295,24 +345,32 @@ mod tests {
             headers_with(&one.0, Some(&one.1)),
             headers_with(&other.0, Some(&other.1)),
         );
-        assert!(passes.may_give_orders(&one) && passes.may_give_orders(&other));
+        assert!(passes.shown(&one).is_some() && passes.shown(&other).is_some());
         assert!(passes.end(&one) && !passes.end(&one));
-        assert!(!passes.may_see_page(&one) && !passes.may_give_orders(&one));
+        assert!(passes.shown_by_cookie(&one).is_none() && passes.shown(&one).is_none());
         clock.advance(PASS_LIFETIME - Duration::from_secs(1));
-        assert!(passes.may_see_page(&other) && passes.may_give_orders(&other));
+        assert!(passes.shown_by_cookie(&other).is_some() && passes.shown(&other).is_some());
         clock.advance(Duration::from_secs(1));
-        assert!(!passes.may_see_page(&other) && !passes.may_give_orders(&other));
+        assert!(passes.shown_by_cookie(&other).is_none() && passes.shown(&other).is_none());
     }
 
     #[test]
     fn the_oldest_pass_is_dropped_beyond_the_limit() {
         let passes = passes(&ManualClock::new());
-        let first = passes.make();
+        let first = passes.make(Secret::new(TOKEN));
         for _ in 1..MAX_PASSES {
-            passes.make();
+            passes.make(Secret::new(TOKEN));
         }
-        assert!(passes.may_see_page(&headers_with(&first.0, None)));
-        passes.make();
-        assert!(!passes.may_see_page(&headers_with(&first.0, None)));
+        assert!(
+            passes
+                .shown_by_cookie(&headers_with(&first.0, None))
+                .is_some()
+        );
+        passes.make(Secret::new(TOKEN));
+        assert!(
+            passes
+                .shown_by_cookie(&headers_with(&first.0, None))
+                .is_none()
+        );
     }
 }

@@ -20,7 +20,7 @@ use distlock_listen::ConnectionHandle;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AdminContext,
+    AdminContext, Administrator,
     http::{HttpError, LimitQuery, QueryParams},
 };
 
@@ -41,7 +41,7 @@ pub(super) struct Entry {
     target: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
-    /// The name that the administrator gave in the request.
+    /// The name of the token, and the name that the administrator gave in the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     by: Option<String>,
     /// The address of the request.
@@ -94,7 +94,8 @@ impl Effect {
 /// The sender of a request.
 #[derive(Debug)]
 pub(super) struct Actor {
-    /// The name that the request gives.
+    /// The name of the request's token, and the name that the request gives. Nothing proves the
+    /// latter.
     pub(super) name: Option<String>,
     /// The address that the request comes from.
     pub(super) from: String,
@@ -285,7 +286,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Actor {
     type Rejection = HttpError;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, HttpError> {
-        let name = match parts.headers.get(ACTOR_HEADER).map(|value| value.to_str()) {
+        let given = match parts.headers.get(ACTOR_HEADER).map(|value| value.to_str()) {
             None | Some(Ok("")) => None,
             Some(Ok(name)) if name.len() <= 128 => Some(name.to_owned()),
             Some(_) => {
@@ -294,6 +295,12 @@ impl<S: Send + Sync> FromRequestParts<S> for Actor {
                     format!("header {ACTOR_HEADER} is longer than 128 bytes or not plain text"),
                 )));
             }
+        };
+        let administrator = parts.extensions.get::<Administrator>();
+        let proven = administrator.and_then(|it| it.name.as_deref());
+        let name = match (proven, given) {
+            (Some(proven), Some(given)) => Some(format!("{proven} ({given})")),
+            (proven, given) => proven.map(str::to_owned).or(given),
         };
         let from = parts.extensions.get::<ConnectInfo<ConnectionHandle>>();
         Ok(Self {

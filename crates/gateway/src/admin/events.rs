@@ -28,6 +28,7 @@ use tokio::sync::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    Right,
     http::{HttpError, client_ip, http_error},
     server::{AdminContext, authorise},
 };
@@ -65,7 +66,10 @@ pub(super) fn routes(admin: AdminContext, stop: CancellationToken) -> Router {
     Router::new()
         .route("/v1/events", get(stream_events))
         .with_state(streams)
-        .route_layer(middleware::from_fn_with_state(admin, authorise))
+        .route_layer(middleware::from_fn_with_state(
+            (admin, Right::Read),
+            authorise,
+        ))
 }
 
 /// `GET /v1/events`: server-sent events about this node's sessions, without end.
@@ -158,7 +162,7 @@ impl EventStreams {
                 biased;
                 () = &mut beat => {
                     beat = self.clock.sleep(HEARTBEAT);
-                    if !self.admin.access.may_give_orders(&headers, from).await {
+                    if self.admin.access.identify(&headers, from).await.is_none() {
                         return;
                     }
                     Some(":\n\n".to_owned())

@@ -9,8 +9,10 @@ mod orders;
 mod presence;
 mod send;
 mod server;
+mod tokens;
 
 pub(crate) use access::AdminAccess;
 pub(crate) use audit::AuditLog;
 pub(crate) use http::{JsonBody, client_ip, http_error, mark_logged_in};
 pub(crate) use server::{AdminContext, serve_admin};
+pub(crate) use tokens::{AdminTokens, Administrator, Right};

@@ -1,7 +1,8 @@
 //! The server of the admin HTTP, with its routes.
 //!
 //! Invariant of this module: an order that has begun is completed and recorded, even if its sender
-//! leaves. This module must never execute an order without the admin token or a pass.
+//! leaves. This module must never execute an order without a token that has
+//! the right for it, or a pass for such a token.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use distlock_listen::{ConnectionListener, MetricsPage, Tls, serve_http};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    AdminAccess, AuditLog, audit, events,
+    AdminAccess, AuditLog, Right, audit, events,
     http::{client_ip, http_error, mark_logged_in},
     orders, presence, send,
 };
@@ -37,26 +38,34 @@ pub(crate) async fn serve_admin(
     stop: CancellationToken,
 ) {
     let orders = TaskTracker::new();
-    let guarded = Router::new()
+    let completed =
+        |routes: Router<AdminContext>| {
+            routes.layer(DefaultBodyLimit::max(MAX_BODY)).route_layer(
+                middleware::from_fn_with_state(orders.clone(), run_to_completion),
+            )
+        };
+    let guarded = |routes: Router<AdminContext>, needed| {
+        let guard = (admin.clone(), needed);
+        routes.route_layer(middleware::from_fn_with_state(guard, authorise))
+    };
+    let lists = Router::new()
         .route("/metrics", get(show_metrics))
         .route("/v1/users/{uid}", get(orders::show_user))
         .route("/v1/sessions", get(orders::list_sessions))
-        .route("/v1/kick", post(orders::kick))
-        .route("/v1/ban", post(orders::ban).delete(orders::unban))
         .route("/v1/bans", get(orders::list_bans))
         .route("/v1/revocations", get(orders::list_revocations))
         .route("/v1/nodes", get(orders::list_nodes))
-        .route("/v1/drain", post(orders::drain).delete(orders::undrain))
-        .route("/v1/force-release", post(orders::force_release))
         .route("/v1/audit", get(audit::list_audit))
-        .layer(DefaultBodyLimit::max(MAX_BODY))
-        .route_layer(middleware::from_fn_with_state(
-            orders.clone(),
-            run_to_completion,
-        ))
         // A question about many accounts changes nothing, and its body is longer.
-        .route("/v1/presence", post(presence::show_presence))
-        .route_layer(middleware::from_fn_with_state(admin.clone(), authorise));
+        .route("/v1/presence", post(presence::show_presence));
+    let usual = Router::new()
+        .route("/v1/kick", post(orders::kick))
+        .route("/v1/ban", post(orders::ban).delete(orders::unban))
+        .route("/v1/drain", post(orders::drain).delete(orders::undrain));
+    let by_force = Router::new().route("/v1/force-release", post(orders::force_release));
+    let guarded = guarded(lists, Right::Read)
+        .merge(guarded(completed(usual), Right::Operate))
+        .merge(guarded(completed(by_force), Right::Admin));
     let routes = Router::new()
         .route(
             "/healthz",
@@ -100,21 +109,24 @@ async fn run_to_completion(
     })
 }
 
-/// Lets a request with the admin token or with both halves of a pass through.
+/// Lets a request through whose token, or whose pass for a token, has the right that is needed. The
+/// request then knows its administrator.
 pub(super) async fn authorise(
-    State(admin): State<AdminContext>,
-    request: Request,
+    State((admin, needed)): State<(AdminContext, Right)>,
+    mut request: Request,
     next: Next,
 ) -> Response {
-    if !admin
-        .access
-        .may_give_orders(request.headers(), client_ip(&request))
-        .await
-    {
+    let from = client_ip(&request);
+    let Some(administrator) = admin.access.identify(request.headers(), from).await else {
         let why = "a bearer token is needed: the admin token of this node";
         return http_error(StatusCode::UNAUTHORIZED, why).into_response();
-    }
+    };
     mark_logged_in(&request);
+    if let Err(why) = administrator.check(needed) {
+        tracing::warn!(target: "distlock::audit", %from, why, "a request was refused");
+        return http_error(StatusCode::FORBIDDEN, &why).into_response();
+    }
+    request.extensions_mut().insert(administrator);
     next.run(request).await
 }
 
@@ -155,7 +167,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        admin::{AdminAccess, AuditLog},
+        admin::{AdminAccess, AdminTokens, AuditLog},
         config::{GatewayConfig, Secret},
         front::fixtures,
         inbox::RecordsInbox,
@@ -202,7 +214,8 @@ mod tests {
         let kick = KickOut::builder(store.clone(), node.clone());
         let kick = kick.start().await.unwrap();
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let (access, _) = AdminAccess::new(&node, Some(Secret::new("open sesame")), clock, false);
+        let tokens = Arc::new(AdminTokens::of(Secret::new("open sesame")));
+        let access = AdminAccess::new(&node, tokens, clock, false);
         let stop = CancellationToken::new();
         let inbox = Arc::new(RecordsInbox::new(memory.records()));
         let sender = SendApi::new(fixtures::front_context(&kick, inbox), None);

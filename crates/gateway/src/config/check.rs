@@ -14,6 +14,9 @@ use super::{GatewayConfig, Secret};
 /// the same account waits as well.
 pub(crate) const MAX_MAY_SEND: Duration = Duration::from_secs(10);
 
+/// Shortest token of an administrator or of a sending server. A shorter one can be guessed.
+pub(crate) const LEAST_TOKEN_BYTES: usize = 16;
+
 /// Returns the token of this key as text, if an HTTP header can carry the token.
 fn token_for_header<'a>(key: &str, token: Option<&'a Secret>) -> Result<Option<&'a str>> {
     let Some(token) = token.map(Secret::expose) else {
@@ -119,29 +122,41 @@ impl GatewayConfig {
             ("send_token", &self.send_token),
         ] {
             if let Some(token) = token_for_header(key, token.as_ref())?
-                && token.len() < 16
+                && token.len() < LEAST_TOKEN_BYTES
             {
-                let problem = format!("is {} bytes long: at least 16 are needed", token.len());
+                let length = token.len();
+                let problem =
+                    format!("is {length} bytes long: at least {LEAST_TOKEN_BYTES} are needed");
                 return Err(config_error(key, &problem));
             }
         }
         // A program that knows one of these secrets must not have the rights of another one.
-        let secrets = [
-            ("token_key", &self.token_key),
-            ("token_key_also", &self.token_key_also),
-            ("admin_token", &self.admin_token),
-            ("send_token", &self.send_token),
-        ];
-        for (at, (key, secret)) in secrets.iter().enumerate().skip(2) {
-            let Some(secret) = secret else { continue };
+        let secrets: Vec<_> = self.secrets().collect();
+        for (at, (key, secret)) in secrets.iter().enumerate() {
+            // `key` has compared the two keys of tokens.
+            if *key == "token_key_also" {
+                continue;
+            }
             for (other, its) in &secrets[..at] {
-                if its.as_ref().is_some_and(|it| it.matches(secret.expose())) {
+                if its.matches(secret.expose()) {
                     let problem = format!("is the same as {other}: give each its own");
                     return Err(config_error(key, &problem));
                 }
             }
         }
         Ok(())
+    }
+
+    /// The secrets by which other programs have rights at this node, each with its key.
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = (&'static str, &Secret)> {
+        let secrets = [
+            ("token_key", &self.token_key),
+            ("token_key_also", &self.token_key_also),
+            ("admin_token", &self.admin_token),
+            ("send_token", &self.send_token),
+        ];
+        let secrets = secrets.into_iter();
+        secrets.filter_map(|(key, secret)| secret.as_ref().map(|secret| (key, secret)))
     }
 
     /// Checks each duration against its limits.
@@ -220,7 +235,8 @@ impl GatewayConfig {
     /// loopback address. For a loopback address, the node makes a random token and prints the
     /// token. An administrator on the same host can read the token in the node's output.
     pub(crate) fn check_admin_address(&self, listen: SocketAddr) -> Result<()> {
-        if listen.ip().is_loopback() || self.admin_token.is_some() {
+        let has_token = self.admin_token.is_some() || self.admin_token_file.is_some();
+        if listen.ip().is_loopback() || has_token {
             return Ok(());
         }
         Err(config_error(

@@ -51,6 +51,11 @@ impl GatewayConfig {
         ),
         ("admin_token", "bearer token of the admin HTTP"),
         (
+            "admin_token_file",
+            "further tokens of the admin HTTP, a line each: name, right (read, operate, admin), \
+             token",
+        ),
+        (
             "send_token",
             "bearer token of servers that send messages (nobody may unless set)",
         ),
@@ -197,6 +202,7 @@ impl GatewayConfig {
             "insecure_listen" => self.insecure_listen = parse_bool(key, value)?,
             "client_address" => self.client_address = parse_choice(key, value)?,
             "admin_token" => self.admin_token = Some(Secret::new(value)),
+            "admin_token_file" => self.admin_token_file = Some(text()),
             "send_token" => self.send_token = Some(Secret::new(value)),
             "policy" => {
                 self.policy = value.parse().map_err(|error: Error| {

@@ -8,7 +8,7 @@ mod service;
 mod table;
 mod tls;
 
-pub(crate) use check::{MAX_MAY_SEND, config_error};
+pub(crate) use check::{LEAST_TOKEN_BYTES, MAX_MAY_SEND, config_error};
 pub(crate) use login::{ExpectedClaims, LoginKeySettings, LoginKeySource, OWN_CLAIMS};
 pub use secret::Secret;
 pub(crate) use secret::constant_time_eq;

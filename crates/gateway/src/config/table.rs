@@ -54,6 +54,9 @@ pub struct GatewayConfig {
     /// loopback address. On loopback, the node makes a random token at each start if this key is
     /// not set.
     pub admin_token: Option<Secret>,
+    /// The file with further tokens of administrators, each on a line with its name and right:
+    /// `read`, `operate` or `admin`.
+    pub admin_token_file: Option<String>,
     /// The bearer token of servers that send messages by `POST /v1/send`. Without this key no
     /// server may send.
     pub send_token: Option<Secret>,
@@ -178,6 +181,7 @@ impl Default for GatewayConfig {
             insecure_listen: false,
             client_address: ClientAddress::Connection,
             admin_token: None,
+            admin_token_file: None,
             send_token: None,
             policy: PolicyName::Single,
             on_exceed: OnExceed::EvictOldest,

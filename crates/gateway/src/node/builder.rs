@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     accounts::Turns,
-    admin::{AdminAccess, AdminContext, AuditLog},
+    admin::{AdminAccess, AdminContext, AdminTokens, AuditLog},
     bearer::BearerToken,
     config::{ClientAddress, GatewayConfig, config_error},
     front::{FrontContext, SendLimits},
@@ -101,6 +101,7 @@ impl Builder {
         let tls = Arc::new(tls);
         let keys = LoginKeys::open(key.clone(), self.config.login_keys()?, &clock).await?;
         let keys = Arc::new(keys);
+        let tokens = Arc::new(AdminTokens::open(&self.config).await?);
         let sockets = Sockets::bind(&self.config).await?;
         let peers = self.peer_client(&key, &clock, &tls)?;
         let kick = self.kickout_builder(&sockets, Arc::clone(&peers), &clock)?;
@@ -119,9 +120,11 @@ impl Builder {
         let (connections, abort_all) = (front.connections.clone(), front.abort_all.clone());
         let secure = config.tls_cert.is_some();
         let ready = node_addresses(kick.node(), &sockets, secure);
-        let admin_token = config.admin_token.clone();
-        let (access, made_token) =
-            AdminAccess::new(kick.node(), admin_token, Arc::clone(&clock), secure);
+        let made_token = match &config.admin_token {
+            Some(_) => None,
+            None => tokens.own().cloned(),
+        };
+        let access = AdminAccess::new(kick.node(), Arc::clone(&tokens), Arc::clone(&clock), secure);
         let send_token = config.send_token.clone();
         let bearer = send_token.map(|token| BearerToken::for_senders(token, Arc::clone(&clock)));
         let sender = SendApi::new(front.clone(), bearer);
@@ -166,7 +169,7 @@ impl Builder {
             servers: servers.into_tasks(),
             clock,
             grace: config.grace,
-            reloader: Reloader { tls, keys },
+            reloader: Reloader { tls, keys, tokens },
             made_token,
         })
     }

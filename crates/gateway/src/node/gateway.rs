@@ -14,7 +14,7 @@ use tokio::{sync::broadcast, task::JoinSet};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
-    admin::{AdminContext, serve_admin},
+    admin::{AdminContext, AdminTokens, serve_admin},
     config::Secret,
     front::{FrontContext, serve_tcp, serve_websocket},
     page::{self, PageContext},
@@ -68,11 +68,13 @@ pub struct Gateway {
 pub struct Reloader {
     pub(super) tls: Arc<Tls>,
     pub(super) keys: Arc<LoginKeys>,
+    pub(super) tokens: Arc<AdminTokens>,
 }
 
 impl Reloader {
-    /// Reads the certificates, and the public keys of login tokens, again. New connections use the
-    /// new certificates; open connections keep the old certificates, and sessions go on.
+    /// Reads the certificates, the public keys of login tokens, and the tokens of administrators
+    /// again. New connections use the new certificates; open connections keep the old certificates,
+    /// and sessions go on.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`], naming the file, and [`ErrorKind::Unavailable`] when the file
@@ -82,11 +84,14 @@ impl Reloader {
     /// # Cancel safety
     /// Safe.
     pub async fn reload(&self) -> Result<()> {
-        let (tls, keys) = futures_util::join!(self.tls.reload(), self.keys.reload());
-        if let (Err(_), Err(error)) = (&tls, &keys) {
-            tracing::error!(%error, "login keys were not read again");
+        let (tls, keys, tokens) =
+            futures_util::join!(self.tls.reload(), self.keys.reload(), self.tokens.reload());
+        let mut failed = [tls, keys, tokens].into_iter().filter_map(Result::err);
+        let first = failed.next();
+        for error in failed {
+            tracing::error!(%error, "another file was not read again");
         }
-        tls.and(keys)
+        first.map_or(Ok(()), Err)
     }
 }
 
@@ -111,11 +116,12 @@ impl Gateway {
         self.made_token.as_ref()
     }
 
-    /// For reading certificates and keys again when they have changed; `None` if the configuration
-    /// names none.
+    /// For reading certificates, keys and tokens again when they have changed; `None` if the
+    /// configuration names no file or URL of such.
     #[must_use]
     pub fn reloader(&self) -> Option<Reloader> {
-        let any = self.reloader.tls.has_files() || self.reloader.keys.can_reload();
+        let Reloader { tls, keys, tokens } = &self.reloader;
+        let any = tls.has_files() || keys.can_reload() || tokens.can_reload();
         any.then(|| self.reloader.clone())
     }
 

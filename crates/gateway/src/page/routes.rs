@@ -5,7 +5,7 @@
 use std::{sync::Arc, time::Duration};
 
 use axum::{
-    Json, Router,
+    Extension, Json, Router,
     extract::{ConnectInfo, DefaultBodyLimit, Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     middleware::{self, Next},
@@ -19,7 +19,7 @@ use serde_json::json;
 
 use super::{render, snapshot::Snapshot};
 use crate::{
-    admin::{AdminAccess, JsonBody, client_ip, http_error, mark_logged_in},
+    admin::{AdminAccess, Administrator, JsonBody, Right, client_ip, http_error, mark_logged_in},
     peer::GrpcPeers,
     takeovers::RecentTakeovers,
     token::{TokenKey, mint},
@@ -80,13 +80,14 @@ pub(crate) fn routes(page: PageContext) -> Router {
         .with_state(page)
 }
 
-async fn authorise(State(page): State<PageContext>, request: Request, next: Next) -> Response {
-    let headers = request.headers();
-    if !page.access.may_see_page(headers, client_ip(&request)).await {
+async fn authorise(State(page): State<PageContext>, mut request: Request, next: Next) -> Response {
+    let (headers, from) = (request.headers(), client_ip(&request));
+    let Some(administrator) = page.access.identify_viewer(headers, from).await else {
         let body = (HTML, render::sign_in_page(page.kick.node()));
         return (StatusCode::UNAUTHORIZED, body).into_response();
-    }
+    };
     mark_logged_in(&request);
+    request.extensions_mut().insert(administrator);
     next.run(request).await
 }
 
@@ -136,8 +137,12 @@ struct TokenBody {
 /// A login token for an account of the playground.
 async fn mint_token(
     State(page): State<PageContext>,
+    Extension(administrator): Extension<Administrator>,
     JsonBody(body): JsonBody<TokenBody>,
 ) -> Response {
+    if let Err(why) = administrator.check(Right::Operate) {
+        return http_error(StatusCode::FORBIDDEN, &why).into_response();
+    }
     let minted = Uid::new(format!("{PLAYGROUND_PREFIX}{}", body.account))
         .and_then(|uid| Ok((mint(&page.key, &uid, PLAYGROUND_TOKEN_TTL)?, uid)));
     match minted {

@@ -31,12 +31,6 @@ const PUBLISHED: Duration = Duration::from_secs(600);
 
 const KEY_UNKNOWN: TokenProblem = "its key is not known here";
 
-const PEM_FILE: FileFormat<Vec<PublicKey>> = FileFormat {
-    settings_of: "gateway.",
-    doing: "read login keys",
-    parse: parse_pem,
-};
-
 /// The keys for login tokens.
 #[derive(Debug)]
 pub(crate) struct LoginKeys {
@@ -92,7 +86,12 @@ impl LoginKeys {
         };
         let source = match source {
             LoginKeySource::File(file) => {
-                let file = FileContent::read(file, &PEM_FILE).await;
+                let format = FileFormat {
+                    settings_of: "gateway.",
+                    doing: "read login keys",
+                    parse: Box::new(parse_pem),
+                };
+                let file = FileContent::read(file, format).await;
                 metering::count_login_key_read(file.is_ok());
                 let file = file?;
                 metering::set_login_keys(file.current().len(), clock.wall());

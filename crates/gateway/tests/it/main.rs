@@ -16,6 +16,7 @@ mod net;
 mod page;
 mod profiles;
 mod protocol;
+mod roles;
 mod saves;
 #[path = "../../src/token/signers.rs"]
 mod signers;
