@@ -50,9 +50,12 @@ async fn poll<D: Dialect>(store: Arc<Store<D>>, turn: u64) {
         if !store.poller.extend(turn, clock.now() + pause) {
             return;
         }
-        tokio::select! {
-            () = clock.sleep(pause) => {}
-            () = group.poll_sooner.notified() => continue,
+        // Even a sleep of no time lasts until the next millisecond.
+        if !pause.is_zero() {
+            tokio::select! {
+                () = clock.sleep(pause) => {}
+                () = group.poll_sooner.notified() => continue,
+            }
         }
         let (entries, names) = {
             let mut waiting = group.waiting.lock();

@@ -83,6 +83,8 @@ pub struct EntrySchedule {
     /// Whether the store answered that no contender is ahead, or the contender acts without a
     /// queue.
     first: bool,
+    /// Whether the contender right ahead has left since the last answer.
+    presumed_first: bool,
     /// The moment of the last answer that the store keeps the entry.
     answered_at: Option<Moment>,
     /// The moment at which the next request is due; `None` = at once.
@@ -109,6 +111,7 @@ impl EntrySchedule {
             learns,
             ahead: 0,
             first: false,
+            presumed_first: false,
             answered_at: None,
             due: None,
             per_contender: FIRST_PER_CONTENDER,
@@ -158,6 +161,7 @@ impl EntrySchedule {
             self.moved_at = Some(now);
         }
         (self.ahead, self.first) = (ahead, ahead == 0);
+        self.presumed_first = false;
         self.answered_at = Some(now);
         let pause = match self.learns {
             LearnsOfChange::ByPolling if ahead > 0 => self.until_next_poll(),
@@ -222,6 +226,7 @@ impl EntrySchedule {
             return;
         }
         (self.ahead, self.first) = (0, true);
+        self.presumed_first = false;
         (self.answered_at, self.moved_at) = (None, None);
         self.due = Some(if in_order { soon } else { now + WITHOUT_QUEUE });
     }
@@ -254,22 +259,32 @@ impl EntrySchedule {
         }
     }
 
+    /// Notes that the contender right ahead has left. It usually got the lock, and then nobody is
+    /// ahead any more. A request is due at once, but an attempt need not wait for its answer: the
+    /// lock may be free by now.
+    pub fn presume_first(&mut self) {
+        self.presumed_first = self.is_kept();
+        self.due = None;
+    }
+
     /// Notes that notifications may have been lost, so that a request is due at once.
     pub fn look_again(&mut self) {
         self.left = self.left.max(1);
         self.due = None;
     }
 
-    /// Whether no contender is ahead, by the store's last answer.
+    /// Whether no contender is ahead. A contender that comes `in_order` must be sure that it passes
+    /// nobody: the store must have answered so, and must keep its entry.
     #[must_use]
-    pub const fn is_first(&self) -> bool {
-        self.first
+    pub const fn is_first(&self, in_order: bool) -> bool {
+        if in_order {
+            self.first && self.is_kept()
+        } else {
+            self.first || self.presumed_first
+        }
     }
 
-    /// Whether the store keeps the entry, by its last answer. A contender that must pass nobody
-    /// waits while it does not.
-    #[must_use]
-    pub const fn is_kept(&self) -> bool {
+    const fn is_kept(&self) -> bool {
         self.answered_at.is_some()
     }
 
@@ -303,9 +318,9 @@ mod tests {
     #[test]
     fn a_contender_is_not_first_before_the_first_answer_of_the_store() {
         let mut entry = EntrySchedule::new(LearnsOfChange::ByNotification);
-        assert!(!entry.is_first() && entry.due_in(START).is_zero());
+        assert!(!entry.is_first(false) && entry.due_in(START).is_zero());
         entry.kept(START, ahead(0));
-        assert!(entry.is_first());
+        assert!(entry.is_first(false) && entry.is_first(true));
         assert!(entry.due_in(START) * 3 <= ENTRY_LEASE);
     }
 
@@ -313,23 +328,20 @@ mod tests {
     fn a_contender_that_cannot_keep_its_entry_acts_without_a_queue() {
         let mut entry = EntrySchedule::new(LearnsOfChange::ByNotification);
         entry.kept(START, ahead(3));
-        assert!(!entry.is_first());
+        assert!(!entry.is_first(false));
         let unreachable = Error::new(ErrorKind::Unavailable, "unreachable");
         entry.not_kept(START, &unreachable, false);
-        assert!(
-            !entry.is_first() && entry.is_kept(),
-            "the entry still counts"
-        );
+        assert!(!entry.is_first(false), "the entry still counts");
         entry.not_kept(START + ENTRY_LEASE, &unreachable, false);
-        assert!(entry.is_first() && !entry.is_kept());
+        assert!(entry.is_first(false) && !entry.is_first(true));
         entry.kept(START, ahead(3));
         let denied = Error::new(ErrorKind::AccessDenied, "no such table");
         entry.not_kept(START, &denied, false);
-        assert!(entry.is_first());
+        assert!(entry.is_first(false));
         assert_eq!(entry.due_in(START), WITHOUT_QUEUE);
         // A contender that comes in order makes no attempt until its entry is kept.
         entry.not_kept(START, &denied, true);
-        assert!(entry.is_first() && !entry.is_kept());
+        assert!(entry.is_first(false) && !entry.is_first(true));
         assert_eq!(entry.due_in(START), PER_CONTENDER);
     }
 
@@ -342,9 +354,23 @@ mod tests {
         entry.somebody_left();
         // The contenders that left may have been behind this one. So the entry is not first by
         // notifications alone, and a request is due.
-        assert!(!entry.is_first() && entry.due_in(START).is_zero());
+        assert!(!entry.is_first(false) && entry.due_in(START).is_zero());
         entry.kept(START, ahead(1));
-        assert!(!entry.is_first());
+        assert!(!entry.is_first(false));
+    }
+
+    #[test]
+    fn a_contender_right_behind_one_that_left_may_ask_unless_it_comes_in_order() {
+        let mut entry = EntrySchedule::new(LearnsOfChange::ByNotification);
+        entry.presume_first();
+        assert!(!entry.is_first(false), "the store keeps no entry yet");
+        entry.kept(START, ahead(2));
+        entry.presume_first();
+        assert!(entry.is_first(false) && !entry.is_first(true));
+        assert!(entry.due_in(START).is_zero());
+        // The other one gave up, and a third one is still ahead.
+        entry.kept(START, ahead(1));
+        assert!(!entry.is_first(false));
     }
 
     #[test]
@@ -355,7 +381,7 @@ mod tests {
         entry.asking(START);
         entry.somebody_left();
         entry.kept(START, ahead(1));
-        assert!(!entry.is_first() && entry.due_in(START).is_zero());
+        assert!(!entry.is_first(false) && entry.due_in(START).is_zero());
         entry.asking(START);
         entry.kept(START, ahead(1));
         assert!(!entry.due_in(START).is_zero());

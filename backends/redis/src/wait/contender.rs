@@ -186,7 +186,9 @@ impl Contender for RedisContender {
             } else {
                 tokio::select! {
                     biased;
-                    () = self.queue_entry.ahead_left() => {}
+                    () = self.queue_entry.ahead_left() => if self.is_first() {
+                        return;
+                    },
                     () = clock.sleep(due) => self.queue_entry.renew_soon(),
                     () = &mut over => return,
                 }

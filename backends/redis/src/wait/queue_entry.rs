@@ -92,7 +92,7 @@ impl QueueEntry {
     /// Returns whether the waiter may ask for the lock: no other is ahead of it, and if it comes in
     /// order, the server keeps its entry.
     pub(crate) const fn is_first(&self) -> bool {
-        self.position.is_first() && (self.position.is_kept() || !self.in_order)
+        self.position.is_first(self.in_order)
     }
 
     /// Makes the entry due for renewal now.
@@ -177,9 +177,14 @@ impl QueueEntry {
         match &mut self.ahead {
             Some(ahead) => {
                 ahead.key.notified().await;
+                let existed = ahead.tracked;
                 // The server tracks a key for only one push.
                 self.departed = self.ahead.take().map(|ahead| ahead.key.key().to_owned());
-                self.position.look_again();
+                if existed && self.spurious == 0 {
+                    self.position.presume_first();
+                } else {
+                    self.position.look_again();
+                }
                 if self.spurious >= MAX_SPURIOUS {
                     let clock = self.store.clock();
                     let pause = (self.asked_at + UNTRACKED_POLL).since(clock.now());

@@ -507,6 +507,11 @@ async fn a_dead_entry_delays_the_others_for_its_lease() {
         server
             .command(&["SET", &queue, &dead, "PX", "12000"])
             .unwrap();
+        // The key of an entry exists long after the end of the entry.
+        let key = queue.replace(":queue:", ":queue-entry:") + ":dead";
+        server
+            .command(&["SET", &key, "dead", "PX", "60000"])
+            .unwrap();
         let (holder, waiter) = (holder.clone(), waiter.clone());
         waiting.spawn(async move {
             let granted = tokio::spawn(waiter.lock(&name).wait(SOON).acquire());

@@ -103,7 +103,7 @@ impl WaitGroup {
         let WaitState { by_name, polls, .. } = &mut *waiting;
         let (mut any_is_first, mut any_waits_behind) = (false, false);
         for awaited in by_name.values_mut() {
-            if awaited.position.is_first() {
+            if awaited.is_first(false) {
                 any_is_first = true;
                 continue;
             }

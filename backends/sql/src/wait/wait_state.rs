@@ -169,24 +169,27 @@ impl WaitState {
         if awaited.entry_id != entry.id {
             return;
         }
-        let standing = |awaited: &AwaitedLock| (awaited.is_first(false), awaited.is_first(true));
-        let (was_first, was_first_in_order) = standing(awaited);
+        let was_first = [false, true].map(|in_order| awaited.is_first(in_order));
         note(&mut awaited.position);
-        let (is_first, is_first_in_order) = standing(awaited);
-        if is_first && !was_first || is_first_in_order && !was_first_in_order {
-            if self.notified_by != LearnsOfChange::ByNotification {
-                // The lock is mostly held still. A look costs less than a refused attempt, and it
-                // leaves the hint with which the holder learns of its waiters.
-                self.polls.note_change(now);
-                self.polls.poll_at(now);
-                return;
-            }
-            // Waiters that are not asleep get a wake-up too: such a waiter may have read its
-            // position just before this change, and may fall asleep after this change.
-            for waiter in &awaited.waiters {
-                waiter.signal.notify_one();
-            }
+        let became_first =
+            |in_order| awaited.is_first(in_order) && !was_first[usize::from(in_order)];
+        if !became_first(false) && !became_first(true) {
+            return;
         }
+        if self.notified_by != LearnsOfChange::ByNotification {
+            // The lock is mostly held still. A look costs less than a refused attempt, and it
+            // leaves the hint with which the holder learns of its waiters.
+            self.polls.note_change(now);
+            self.polls.poll_at(now);
+            return;
+        }
+        // Waiters that are not asleep get a wake-up too: such a waiter may have read its position
+        // just before this change, and may fall asleep after this change.
+        let woken = awaited
+            .waiters
+            .iter()
+            .filter(|it| became_first(it.in_order));
+        woken.for_each(|waiter| waiter.signal.notify_one());
     }
 
     /// Applies the rows that a poll read: wakes the waiters of free locks, and sets the time of the
@@ -262,7 +265,7 @@ impl AwaitedLock {
     /// Whether no other process is ahead. `in_order`: for a waiter that passes nobody, so the store
     /// must keep the entry.
     pub(crate) const fn is_first(&self, in_order: bool) -> bool {
-        self.position.is_first() && (self.position.is_kept() || !in_order)
+        self.position.is_first(in_order)
     }
 
     /// Whether some waiter may ask for the lock, so that a poll is of use.
@@ -281,14 +284,10 @@ impl AwaitedLock {
         !waiter.in_order || present.next().is_some_and(|it| Arc::ptr_eq(it, waiter))
     }
 
-    /// Wakes the waiters if this process is first in the queue.
+    /// Wakes the waiters for which this process is first in the queue.
     pub(crate) fn wake(&self) {
-        if !self.position.is_first() {
-            return;
-        }
-        for waiter in &self.waiters {
-            waiter.signal.notify_one();
-        }
+        let woken = self.waiters.iter().filter(|it| self.is_first(it.in_order));
+        woken.for_each(|waiter| waiter.signal.notify_one());
     }
 }
 
