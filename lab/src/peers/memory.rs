@@ -40,7 +40,8 @@ impl RawTable {
         Ok(Self {
             table: Table::new(),
             holder: HolderLabel::of_this_process(),
-            ttl: Ttl::from_millis(10_000)?,
+            // Of many rows whose memory is measured, none may expire meanwhile.
+            ttl: Ttl::from_millis(600_000)?,
         })
     }
 
