@@ -88,7 +88,7 @@ impl SendApi {
     ) -> Result<Vec<Result<MessageOutcome>>> {
         self.check(message)?;
         if let [to] = to.uids() {
-            return Ok(vec![Ok(self.send(to, message).await?)]);
+            return Ok(vec![deliver(&self.front, to, message).await]);
         }
         let _turn = self.turns.take().await?;
         deliver_to_many(&self.front, to.uids(), message).await
