@@ -298,9 +298,11 @@ impl<S: Send + Sync> FromRequestParts<S> for Actor {
         };
         let administrator = parts.extensions.get::<Administrator>();
         let proven = administrator.and_then(|it| it.name.as_deref());
+        // The name of a token has no brackets, so nobody can claim to be another administrator.
         let name = match (proven, given) {
             (Some(proven), Some(given)) => Some(format!("{proven} ({given})")),
-            (proven, given) => proven.map(str::to_owned).or(given),
+            (Some(proven), None) => Some(proven.to_owned()),
+            (None, given) => given.map(|given| format!("({given})")),
         };
         let from = parts.extensions.get::<ConnectInfo<ConnectionHandle>>();
         Ok(Self {
