@@ -106,6 +106,8 @@ impl KeySet {
             (_, []) => KeyChoice::Unknown,
             (None, [(_, key)]) => KeyChoice::Known(key),
             (None, _) => KeyChoice::Unnamed,
+            // Whatever name a token gives to the only key, the signature decides.
+            (Some(_), [(None, key)]) => KeyChoice::Known(key),
             (Some(_), keys) => keys
                 .iter()
                 .find(|(known, _)| known.as_deref() == name)
