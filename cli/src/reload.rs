@@ -37,7 +37,10 @@ where
             match reload().await {
                 Ok(()) => output::print_message(format_args!("{files} were read again")),
                 Err(error) => {
-                    tracing::error!(%error, "wrong {files}: the {server} keeps the old ones");
+                    tracing::error!(
+                        %error,
+                        "not all {files} were read: the {server} keeps the old ones of the rest"
+                    );
                 }
             }
         }
