@@ -9,6 +9,7 @@ use std::{
 };
 
 use distlock_core::{Clock, Locker, Store, sync::Mutex};
+use tokio::sync::Semaphore;
 
 use crate::{
     directory::records::Directory,
@@ -82,6 +83,8 @@ pub(crate) struct Node {
     pub(crate) events: Events,
     /// The changes of presence of this node's sessions.
     pub(crate) changes: Arc<Changes>,
+    /// The permits to deliver messages to many.
+    pub(crate) many: Semaphore,
     pub(crate) tasks: Tasks,
     pub(crate) drain: Drain,
     pub(crate) history: History,
@@ -103,6 +106,7 @@ impl Node {
         let clock = locker.clock();
         Self {
             changes: Arc::new(Changes::new(Arc::clone(&clock))),
+            many: Semaphore::new(route::MANY_AT_ONCE),
             events: Events::new(setup.node.clone(), Arc::clone(&clock)),
             this: ThisNode::new(setup.node, setup.advertise, setup.front),
             settings: setup.settings,

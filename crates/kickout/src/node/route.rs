@@ -12,7 +12,7 @@ use std::{
 use distlock_core::{Error, ErrorKind, Result};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Semaphore, mpsc::error::TrySendError};
+use tokio::sync::mpsc::error::TrySendError;
 
 use crate::{
     directory::accounts::CONCURRENT_CHANGES,
@@ -30,9 +30,9 @@ use crate::{
 /// Most look-ups for one message. Another look-up follows when a session is no longer current.
 const MAX_LOOKUPS: u32 = 3;
 
-/// Most accounts to which one message to many is delivered at the same time. The same number of
-/// deliveries may be in progress to one other node.
-const MAX_AT_ONCE: usize = 64;
+/// Most accounts to which messages to many are delivered at the same time. Twice as many deliveries
+/// may be in progress to one other node, so messages to one account still get their turn.
+pub(crate) const MANY_AT_ONCE: usize = 32;
 
 /// The location of an account's session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,10 +148,9 @@ impl Node {
     ) -> Result<Vec<Result<Vec<Receipt>>>> {
         let until = self.clock.now() + limit;
         let located = self.locate_many(uids).await?;
-        let places = Semaphore::new(MAX_AT_ONCE);
         let delivering = uids.iter().zip(located).map(async |(uid, current)| {
             let current = current?;
-            let _place = places.acquire().await;
+            let _place = self.many.acquire().await;
             if self.clock.now() >= until {
                 return Err(Error::new(
                     ErrorKind::Timeout,
