@@ -136,6 +136,11 @@ async fn a_stream_tells_logins_takeovers_and_ends_and_resumes() {
     assert_eq!(back.expect("start").await.id, online.id);
     assert_eq!(back.expect("offline").await.id, offline.id);
 
+    // A new reader hears of what has just happened: an answer about presence may be from before it.
+    let mut new = Events::open(&n1, None).await;
+    assert_eq!(new.expect("start").await.id, start.id);
+    assert_eq!(new.expect("online").await.id, online.id);
+
     // The id of another process is a gap, and the stream continues from its end.
     let mut other = Events::open(&n1, Some(&online_there.id)).await;
     let gap = other.expect("gap").await;

@@ -28,6 +28,9 @@ use crate::{
     state::{changes::ChangeReader, live_session::Phase},
 };
 
+/// Usual time until the account's record no longer names a session whose grace has ended.
+const LOGOUT_TAKES: Duration = Duration::from_secs(5);
+
 /// The kick-out flow of one node. A clone is cheap.
 ///
 /// When the last clone is dropped, the node ends its sessions and releases its lease in the
@@ -111,11 +114,14 @@ impl KickOut {
     }
 
     /// A reader of the changes of presence on this node: which of its sessions came online and went
-    /// offline. The reader begins after the change `after`, or with the next change. It costs a
-    /// login nothing, however slowly it reads. The changes of other nodes are read on those nodes.
+    /// offline. The reader begins after the change `after`. A new reader gets the changes of the
+    /// last seconds first: so it hears of the end of each session that
+    /// [`presence`](Self::presence) may still name after the reader was made. No login waits for a
+    /// reader, however slowly it reads. The changes of other nodes are read on those nodes.
     #[must_use]
     pub fn changes(&self, after: Option<ChangeId>) -> ChangeReader {
-        ChangeReader::new(&self.node.changes, after)
+        let recent = self.node.settings.timers.grace_of(true) + LOGOUT_TAKES;
+        ChangeReader::new(&self.node.changes, after, recent)
     }
 
     /// Refuses further logins, ends every session with code 6, gives the clients the grace period

@@ -58,7 +58,8 @@ impl FromStr for ChangeId {
 }
 
 /// A session of a node came online, or went offline. Each session that was let in comes online once
-/// and goes offline once, unless its node dies.
+/// and goes offline once, unless its node dies. A session that was granted and not let in only goes
+/// offline.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Change {

@@ -3,9 +3,9 @@
 //! Invariant of this module: the numbers of changes rise by one, and a reader gets every change in
 //! order, or a gap. A login records its change and must never wait for a reader.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-use distlock_core::{Clock, sync::Mutex, unix_time};
+use distlock_core::{Clock, Moment, sync::Mutex, unix_time};
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -34,7 +34,8 @@ pub(crate) struct Changes {
 struct Kept {
     /// The number of the newest change; 0 before the first one.
     newest: u64,
-    changes: VecDeque<Arc<Change>>,
+    /// The changes, each with its time.
+    changes: VecDeque<(Moment, Arc<Change>)>,
 }
 
 /// The session of a change.
@@ -75,13 +76,14 @@ impl Changes {
         // The number is given under the lock. Otherwise two sessions could record their changes in
         // another order than that of the numbers, and a reader that comes back would miss one.
         kept.newest += 1;
+        let now = self.clock.now();
         let number = kept.newest;
         let oldest = if kept.changes.len() == KEPT {
             kept.changes.pop_front()
         } else {
             None
         };
-        kept.changes.push_back(Arc::new(Change {
+        let change = Arc::new(Change {
             id: ChangeId::new(self.run, number),
             online,
             at_ms,
@@ -93,7 +95,8 @@ impl Changes {
             since_ms: session.since_ms,
             code: notice.map(|notice| notice.code),
             by_device: notice.and_then(|notice| notice.by_device.clone()),
-        }));
+        });
+        kept.changes.push_back((now, change));
         drop(kept);
         drop(oldest);
         self.newest.send_if_modified(|newest| {
@@ -128,15 +131,20 @@ pub enum NextChanges {
 }
 
 impl ChangeReader {
-    /// A reader of the changes after this one, or of the changes from now on.
-    pub(crate) fn new(changes: &Arc<Changes>, after: Option<ChangeId>) -> Self {
+    /// A reader of the changes after this one, or of the changes of the last `recent`.
+    pub(crate) fn new(changes: &Arc<Changes>, after: Option<ChangeId>, recent: Duration) -> Self {
         let newest = changes.newest.subscribe();
         let kept = changes.kept.lock();
         let known = after.and_then(|after| after.number_in(changes.run));
         // A number from the future is none that this process gave.
         let known = known.filter(|number| *number <= kept.newest);
         let read = match (after, known) {
-            (None, _) => kept.newest,
+            (None, _) => {
+                let now = changes.clock.now();
+                let is_recent = |at: Moment| now.since(at) < recent;
+                let older = kept.changes.partition_point(|(at, _)| !is_recent(*at));
+                kept.newest - (kept.changes.len() - older) as u64
+            }
             (_, Some(number)) => number,
             (Some(_), None) => 0,
         };
@@ -175,7 +183,7 @@ impl ChangeReader {
         }
         let skipped = usize::try_from(self.read + 1 - first).unwrap_or(usize::MAX);
         let next = kept.changes.iter().skip(skipped).take(READ);
-        let next: Vec<_> = next.cloned().collect();
+        let next: Vec<_> = next.map(|(_, change)| Arc::clone(change)).collect();
         drop(kept);
         self.read += next.len() as u64;
         (!next.is_empty()).then_some(NextChanges::Changes(next))
@@ -236,17 +244,17 @@ mod tests {
     #[tokio::test]
     async fn a_reader_gets_every_change_or_a_gap() {
         let changes = Arc::new(Changes::new(Arc::new(ManualClock::new())));
-        let mut all = ChangeReader::new(&changes, None);
+        let mut all = ChangeReader::new(&changes, None, Duration::ZERO);
         assert_eq!(all.try_next(), None);
         record(&changes, 1);
         record(&changes, 2);
-        let mut late = ChangeReader::new(&changes, None);
+        let mut late = ChangeReader::new(&changes, None, Duration::ZERO);
         assert_eq!(numbers(all.try_next()), [1, 2]);
         assert_eq!((all.try_next(), late.try_next()), (None, None));
         let (waiting, ()) = tokio::join!(all.next(), async { record(&changes, 3) });
         assert_eq!(numbers(Some(waiting)), [3]);
         let place = |number| ChangeId::new(changes.run, number);
-        let mut back = ChangeReader::new(&changes, Some(place(1)));
+        let mut back = ChangeReader::new(&changes, Some(place(1)), Duration::ZERO);
         assert_eq!(numbers(back.try_next()), [2, 3]);
         assert_eq!(back.position(), place(3));
         // The second half of the changes is kept, and the first half is a gap.
@@ -258,7 +266,10 @@ mod tests {
             next: place(KEPT as u64 + 1),
             position: place(KEPT as u64),
         };
-        for mut reader in [back, ChangeReader::new(&changes, Some(place(3)))] {
+        for mut reader in [
+            back,
+            ChangeReader::new(&changes, Some(place(3)), Duration::ZERO),
+        ] {
             assert_eq!(reader.try_next(), Some(NextChanges::Gap(gap)));
             let mut expected = KEPT as u64;
             while let Some(next) = reader.try_next() {
@@ -269,8 +280,25 @@ mod tests {
             }
             assert_eq!(expected, 2 * KEPT as u64);
         }
-        let mut exact = ChangeReader::new(&changes, Some(place(KEPT as u64)));
+        let mut exact = ChangeReader::new(&changes, Some(place(KEPT as u64)), Duration::ZERO);
         assert_eq!(numbers(exact.try_next())[0], KEPT as u64 + 1, "no gap");
+    }
+
+    #[test]
+    fn a_new_reader_begins_with_the_changes_of_the_last_seconds() {
+        let clock = ManualClock::new();
+        let changes = Arc::new(Changes::new(Arc::new(clock.clone())));
+        let second = Duration::from_secs(1);
+        for number in 1..=4 {
+            record(&changes, number);
+            clock.advance(second);
+        }
+        for (recent, first) in [(9, vec![1, 2, 3, 4]), (3, vec![3, 4]), (2, vec![4])] {
+            let mut reader = ChangeReader::new(&changes, None, second * recent);
+            assert_eq!(numbers(reader.try_next()), first);
+            assert_eq!(reader.try_next(), None);
+        }
+        assert_eq!(ChangeReader::new(&changes, None, second).try_next(), None);
     }
 
     #[test]
@@ -279,7 +307,7 @@ mod tests {
         record(&changes, 1);
         let place = |number| ChangeId::new(changes.run, number);
         for unknown in [ChangeId::new(Uuid::new_v4(), 1), place(2), place(u64::MAX)] {
-            let mut reader = ChangeReader::new(&changes, Some(unknown));
+            let mut reader = ChangeReader::new(&changes, Some(unknown), Duration::ZERO);
             let gap = Gap {
                 after: unknown,
                 next: place(1),

@@ -237,9 +237,7 @@ impl LiveSession {
         if state.phase > Phase::Active {
             return false;
         }
-        if state.phase == Phase::Active {
-            changes.record_offline(&self.as_changed(state.r#gen), Some(&notice));
-        }
+        self.record_offline(&state, Some(&notice), changes);
         state.phase = Phase::Superseded;
         state.listed &= listed;
         state.save_until = Some(save_until);
@@ -247,6 +245,15 @@ impl LiveSession {
         // without the notice.
         self.notice.send_replace(Some(notice));
         true
+    }
+
+    /// Records that the session goes offline, if it was online or the directory may name it: who
+    /// asked for its account in between counts it as online.
+    fn record_offline(&self, state: &LiveState, notice: Option<&Offline>, changes: &Changes) {
+        let is_granted = state.phase == Phase::Pending && state.listed;
+        if state.phase == Phase::Active || is_granted {
+            changes.record_offline(&self.as_changed(state.r#gen), notice);
+        }
     }
 
     /// Notes that the session's program has saved.
@@ -278,9 +285,7 @@ impl LiveSession {
         if state.phase >= Phase::Closing {
             return None;
         }
-        if state.phase == Phase::Active {
-            changes.record_offline(&self.as_changed(state.r#gen), None);
-        }
+        self.record_offline(&state, None, changes);
         state.phase = Phase::Closing;
         Some(state.listed)
     }
