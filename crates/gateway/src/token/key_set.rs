@@ -104,10 +104,9 @@ impl KeySet {
         match (name, self.0.as_slice()) {
             // Without any key nobody can say whether a name is needed.
             (_, []) => KeyChoice::Unknown,
-            (None, [(_, key)]) => KeyChoice::Known(key),
+            // Whatever name a token gives to a key that has none, the signature decides.
+            (None, [(_, key)]) | (Some(_), [(None, key)]) => KeyChoice::Known(key),
             (None, _) => KeyChoice::Unnamed,
-            // Whatever name a token gives to the only key, the signature decides.
-            (Some(_), [(None, key)]) => KeyChoice::Known(key),
             (Some(_), keys) => keys
                 .iter()
                 .find(|(known, _)| known.as_deref() == name)
