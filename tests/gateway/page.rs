@@ -90,7 +90,7 @@ async fn the_page_shows_a_takeover_between_two_nodes_and_gives_orders() -> Resul
     browser.click("#pc .in").await?;
     browser.shows("#pc .badge", "in on page-n2").await?;
     browser.shows("#phone .badge", "kicked out").await?;
-    let told = "told: another device logged in (pc), code 1";
+    let told = "logged out: another device logged in (pc), code 1";
     browser.shows("#phone .log", told).await?;
     let row = browser.shows("#takeovers", "playground-anna").await?;
     ensure!(row.contains("page-n1") && row.contains("page-n2"), "{row}");

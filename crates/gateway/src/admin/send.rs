@@ -73,13 +73,7 @@ struct AccountOutcome {
 
 impl AccountOutcome {
     fn new(uid: &Uid, outcome: CoreResult<MessageOutcome>) -> Self {
-        let (outcome, error) = match outcome {
-            Ok(outcome) => (outcome, None),
-            Err(error) => {
-                let failed = MessageOutcome::without_devices(Outcome::Failed);
-                (failed, Some(error.to_string()))
-            }
-        };
+        let (outcome, error) = MessageOutcome::of_account(outcome);
         Self {
             uid: uid.clone(),
             outcome: outcome.outcome,

@@ -1,8 +1,8 @@
 //! The server of the admin HTTP, with its routes.
 //!
 //! Invariant of this module: an order that has begun is completed and recorded, even if its sender
-//! leaves. This module must never execute an order without a token that has
-//! the right for it, or a pass for such a token.
+//! leaves. This module must never execute an order without a token that has the right for it, or a
+//! pass for such a token.
 
 use std::sync::Arc;
 
@@ -118,7 +118,7 @@ pub(super) async fn authorise(
 ) -> Response {
     let from = client_ip(&request);
     let Some(administrator) = admin.access.identify(request.headers(), from).await else {
-        let why = "a bearer token is needed: the admin token of this node";
+        let why = "a bearer token is needed: an admin token of this node";
         return http_error(StatusCode::UNAUTHORIZED, why).into_response();
     };
     mark_logged_in(&request);

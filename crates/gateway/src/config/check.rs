@@ -241,7 +241,10 @@ impl GatewayConfig {
         }
         Err(config_error(
             "admin_token",
-            &format!("is not set, and admin_listen {listen} is not a loopback address"),
+            &format!(
+                "is not set, and admin_token_file neither, and admin_listen {listen} is not a \
+                 loopback address"
+            ),
         ))
     }
 

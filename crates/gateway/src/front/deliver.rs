@@ -72,10 +72,21 @@ pub(crate) struct MessageOutcome {
 
 impl MessageOutcome {
     /// The outcome for an account without a device online.
-    pub(crate) const fn without_devices(outcome: Outcome) -> Self {
+    pub(super) const fn without_devices(outcome: Outcome) -> Self {
         Self {
             outcome,
             devices: Vec::new(),
+        }
+    }
+
+    /// The outcome for one of many accounts, and the error if that was the cause of a failure.
+    pub(crate) fn of_account(result: Result<Self>) -> (Self, Option<String>) {
+        match result {
+            Ok(outcome) => (outcome, None),
+            Err(error) => {
+                let failed = Self::without_devices(Outcome::Failed);
+                (failed, Some(error.to_string()))
+            }
         }
     }
 

@@ -366,7 +366,7 @@ function device(box) {
       show(kicked ? "kicked" : "out", kicked ? "kicked out" : "not logged in");
       if (code === null) return say(reason);
       const by = byDevice ? ` (${byDevice})` : "";
-      say(`${kicked ? "told" : "denied"}: ${reason}${by}, code ${code}`, true);
+      say(`${kicked ? "logged out" : "denied"}: ${reason}${by}, code ${code}`, true);
       say("has said bye and closed the connection");
     });
   };

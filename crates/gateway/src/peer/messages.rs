@@ -108,13 +108,7 @@ fn account_to_wire(
     uid: &Uid,
     outcome: distlock_core::Result<MessageOutcome>,
 ) -> send_response::Account {
-    let (outcome, error) = match outcome {
-        Ok(outcome) => (outcome, None),
-        Err(error) => {
-            let failed = MessageOutcome::without_devices(Outcome::Failed);
-            (failed, Some(error.to_string()))
-        }
-    };
+    let (outcome, error) = MessageOutcome::of_account(outcome);
     let devices = outcome.devices.into_iter().map(|it| send_response::Device {
         device: it.device.into(),
         class: it.class.into(),

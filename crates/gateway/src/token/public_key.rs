@@ -101,7 +101,7 @@ impl PublicKey {
         // The length of a key is else checked with each signature, which would refuse every token
         // without a reason.
         if key.algorithm == Algorithm::Rs256 && PublicEncryptingKey::from_der(der).is_err() {
-            return Err("is an RSA key that has not 2048 to 8192 bits");
+            return Err("is an RSA key of less than 2048 or more than 8192 bits");
         }
         Ok(key)
     }
@@ -157,7 +157,9 @@ impl Jwk {
             _ => Err("is of a kind that is not supported"),
         }?;
         match &self.alg {
-            Some(alg) if !key.is_for(alg) => Err("is for an algorithm that is not supported"),
+            Some(alg) if !key.is_for(alg) => {
+                Err("is for another algorithm than ES256, EdDSA and RS256")
+            }
             _ => Ok(key),
         }
     }

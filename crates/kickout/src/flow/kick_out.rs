@@ -249,7 +249,7 @@ impl KickOut {
     }
 
     /// Delivers one message to many accounts, to each as [`deliver`](Self::deliver) does. The
-    /// records of the accounts are read together, and 64 accounts get the message at the same time.
+    /// records of the accounts are read together, and 32 accounts get messages at the same time.
     /// The results are in the order of `uids`. The failure of one account does not fail the others.
     /// An account whose turn does not come within `limit` gets nothing, and its result is
     /// [`ErrorKind::Timeout`]. A delivery that has begun by then takes its own bounded time.

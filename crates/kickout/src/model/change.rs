@@ -7,8 +7,9 @@ use serde::Serialize;
 use uuid::Uuid;
 
 use crate::model::{
-    ident::{Class, Device, Generation, SessionKey, Uid},
+    ident::{Device, Uid},
     notice::Code,
+    record::SlotEntry,
 };
 
 /// The place of a change among the changes of one node.
@@ -75,15 +76,7 @@ pub struct Change {
     pub uid: Uid,
     /// The session.
     #[serde(flatten)]
-    pub key: SessionKey,
-    /// The generation of the session's login.
-    pub r#gen: Generation,
-    /// The device of the session.
-    pub device: Device,
-    /// The class of the device.
-    pub class: Class,
-    /// Login time of the session, by the wall clock of its node. For display.
-    pub since_ms: u64,
+    pub session: SlotEntry,
     /// Why the session had to end; absent if it came online, or if its client left.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<Code>,

@@ -11,8 +11,9 @@ use uuid::Uuid;
 
 use crate::model::{
     change::{Change, ChangeId, Gap},
-    ident::{Class, Device, Generation, SessionKey, Uid},
+    ident::Uid,
     notice::Offline,
+    record::SlotEntry,
 };
 
 /// Number of changes that are kept for readers that are behind or come back.
@@ -38,16 +39,6 @@ struct Kept {
     changes: VecDeque<(Moment, Arc<Change>)>,
 }
 
-/// The session of a change.
-pub(crate) struct ChangedSession<'a> {
-    pub(crate) uid: &'a Uid,
-    pub(crate) key: &'a SessionKey,
-    pub(crate) r#gen: Generation,
-    pub(crate) device: &'a Device,
-    pub(crate) class: &'a Class,
-    pub(crate) since_ms: u64,
-}
-
 impl Changes {
     pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
@@ -59,17 +50,17 @@ impl Changes {
     }
 
     /// Records that a session was let in.
-    pub(crate) fn record_online(&self, session: &ChangedSession<'_>) {
-        self.record(session, true, None);
+    pub(crate) fn record_online(&self, uid: &Uid, session: SlotEntry) {
+        self.record(uid, session, true, None);
     }
 
     /// Records that a session may neither send nor receive any more. A client that left has no
     /// notice.
-    pub(crate) fn record_offline(&self, session: &ChangedSession<'_>, notice: Option<&Offline>) {
-        self.record(session, false, notice);
+    pub(crate) fn record_offline(&self, uid: &Uid, session: SlotEntry, notice: Option<&Offline>) {
+        self.record(uid, session, false, notice);
     }
 
-    fn record(&self, session: &ChangedSession<'_>, online: bool, notice: Option<&Offline>) {
+    fn record(&self, uid: &Uid, session: SlotEntry, online: bool, notice: Option<&Offline>) {
         let at_ms = unix_time(&*self.clock).as_millis();
         let at_ms = u64::try_from(at_ms).unwrap_or(u64::MAX);
         let mut kept = self.kept.lock();
@@ -87,12 +78,8 @@ impl Changes {
             id: ChangeId::new(self.run, number),
             online,
             at_ms,
-            uid: session.uid.clone(),
-            key: session.key.clone(),
-            r#gen: session.r#gen,
-            device: session.device.clone(),
-            class: session.class.clone(),
-            since_ms: session.since_ms,
+            uid: uid.clone(),
+            session,
             code: notice.map(|notice| notice.code),
             by_device: notice.and_then(|notice| notice.by_device.clone()),
         });
@@ -211,7 +198,7 @@ mod tests {
     use distlock_core::ManualClock;
 
     use super::*;
-    use crate::model::ident::{Boot, NodeId, SessionId};
+    use crate::model::ident::{Boot, Class, Device, Generation, NodeId, SessionId, SessionKey};
 
     fn record(changes: &Changes, number: u64) {
         let key = SessionKey {
@@ -222,20 +209,20 @@ mod tests {
                 .parse::<SessionId>()
                 .unwrap(),
         };
-        changes.record_online(&ChangedSession {
-            uid: &Uid::new("anna").unwrap(),
-            key: &key,
+        let session = SlotEntry {
+            key,
             r#gen: Generation::new(number),
-            device: &Device::new("phone").unwrap(),
-            class: &Class::none(),
+            device: Device::new("phone").unwrap(),
+            class: Class::none(),
             since_ms: 0,
-        });
+        };
+        changes.record_online(&Uid::new("anna").unwrap(), session);
     }
 
     fn numbers(next: Option<NextChanges>) -> Vec<u64> {
         match next {
             Some(NextChanges::Changes(changes)) => {
-                changes.iter().map(|change| change.r#gen.get()).collect()
+                changes.iter().map(|it| it.session.r#gen.get()).collect()
             }
             other => panic!("{other:?}"),
         }

@@ -23,11 +23,7 @@ use crate::{
         notice::{Code, Offline},
         record::{Slot, SlotEntry, UserRecord},
     },
-    state::{
-        changes::{ChangedSession, Changes},
-        incarnation::Incarnation,
-        message::QueuedMessage,
-    },
+    state::{changes::Changes, incarnation::Incarnation, message::QueuedMessage},
 };
 
 /// Most messages in the queue of one session.
@@ -152,7 +148,7 @@ impl LiveSession {
         if state.phase == Phase::Pending && self.incarnation.lease.is_valid() {
             state.phase = Phase::Active;
             state.admitted = true;
-            changes.record_online(&self.as_changed(state.r#gen));
+            changes.record_online(&self.uid, self.entry_of(state.r#gen));
             meters::count_session_start();
             return Ok(());
         }
@@ -204,9 +200,14 @@ impl LiveSession {
 
     /// The session's entry in the account's record.
     pub(crate) fn entry(&self) -> SlotEntry {
+        self.entry_of(self.generation())
+    }
+
+    /// The entry, for callers that have locked the state.
+    fn entry_of(&self, r#gen: Generation) -> SlotEntry {
         SlotEntry {
             key: self.key.clone(),
-            r#gen: self.generation(),
+            r#gen,
             device: self.device.clone(),
             class: self.class.clone(),
             since_ms: self.since_ms,
@@ -252,7 +253,7 @@ impl LiveSession {
     fn record_offline(&self, state: &LiveState, notice: Option<&Offline>, changes: &Changes) {
         let is_granted = state.phase == Phase::Pending && state.listed;
         if state.phase == Phase::Active || is_granted {
-            changes.record_offline(&self.as_changed(state.r#gen), notice);
+            changes.record_offline(&self.uid, self.entry_of(state.r#gen), notice);
         }
     }
 
@@ -342,18 +343,6 @@ impl LiveSession {
         message: QueuedMessage,
     ) -> Result<(), mpsc::error::TrySendError<QueuedMessage>> {
         self.queue.try_send(message)
-    }
-
-    /// The session for a change of its presence. The caller holds the lock of the generation.
-    const fn as_changed(&self, r#gen: Generation) -> ChangedSession<'_> {
-        ChangedSession {
-            uid: &self.uid,
-            key: &self.key,
-            r#gen,
-            device: &self.device,
-            class: &self.class,
-            since_ms: self.since_ms,
-        }
     }
 
     /// The notice of the session. Without a notice, the session has to end because its node's lease
