@@ -11,7 +11,7 @@ export interface Options {
   class?: string;
   /** `takeover` may end sessions under a policy that denies; only at the user's request. */
   intent?: "login" | "takeover";
-  /** Sessions of the account that this login ends: handles of `End.sessions`, chosen by the user. */
+  /** Sessions of the account that this login ends: handles from `End.sessions`. */
   end?: readonly string[];
   /** The longest time in ms for an answer of a node, and for a token: 10,000. */
   timeout?: number;

@@ -2,8 +2,8 @@
 //!
 //! Invariant of this module: a stream has every change of this node's sessions in order, or names
 //! the gap. A reader that does not read costs a bounded memory for a bounded time, and no login
-//! waits for it. A stream must never outlive the access of its reader by more than [`HEARTBEAT`] and
-//! [`SLOW_READER`].
+//! waits for it. A stream must never outlive the access of its reader by more than [`HEARTBEAT`]
+//! and [`SLOW_READER`].
 
 use std::{convert::Infallible, net::IpAddr, sync::Arc, time::Duration};
 
