@@ -30,6 +30,8 @@ pub struct Login {
     pub intent: Intent,
     /// The resume token of the client's last session, for [`Intent::Resume`].
     pub resume: Option<String>,
+    /// The number of this attempt to resume. See [`Login::attempt`].
+    pub attempt: u64,
     /// Whether the client acknowledges messages.
     pub acks: bool,
     /// Whether the program of the session says when it has saved.
@@ -104,6 +106,7 @@ impl Login {
             class,
             intent: Intent::Login,
             resume: None,
+            attempt: 0,
             acks: false,
             saves: false,
             end: Vec::new(),
@@ -124,6 +127,18 @@ impl Login {
     pub fn intent(mut self, intent: Intent, resume: Option<String>) -> Self {
         self.intent = intent;
         self.resume = resume;
+        self
+    }
+
+    /// Sets the number of this attempt to resume. The number rises with each attempt of the client.
+    ///
+    /// A client whose answer was lost shows the token of an earlier session than its last one. With
+    /// a higher number that attempt continues the session that the lost answer was about. An equal
+    /// or lower number belongs to an attempt that is late, and is denied. Without a number a token
+    /// is good for one login.
+    #[must_use]
+    pub const fn attempt(mut self, attempt: u64) -> Self {
+        self.attempt = attempt;
         self
     }
 
@@ -212,6 +227,33 @@ impl ResumeToken {
         }
     }
 
+    /// The session that the client continues with this attempt; `None` if it may not resume. It
+    /// continues the session of this token, or the session that its earlier attempt with this token
+    /// got: the answer to that attempt was lost.
+    pub(crate) fn now_in(&self, record: &UserRecord, attempt: u64) -> Option<Self> {
+        if self.is_current(record) {
+            return Some(self.clone());
+        }
+        let past = record.past.get(&self.slot)?;
+        let earlier = past.resumed.filter(|it| it.session == self.session)?;
+        // An attempt that is not the client's latest arrives late. The client may use the session
+        // of a later attempt, so this one must not replace that session.
+        if attempt <= earlier.attempt {
+            return None;
+        }
+        let entry = record.slots.get(&self.slot);
+        let newer = Self {
+            session: entry.map_or(self.session, |entry| entry.key.session),
+            r#gen: past.last,
+            ..self.clone()
+        };
+        newer.is_current(record).then_some(newer)
+    }
+
+    pub(crate) const fn slot(&self) -> &Slot {
+        &self.slot
+    }
+
     pub(crate) const fn session(&self) -> SessionId {
         self.session
     }
@@ -230,6 +272,10 @@ impl ResumeToken {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{
+        ident::{Boot, NodeId, SessionKey},
+        record::Resumed,
+    };
 
     #[test]
     fn a_token_is_bound_to_account_slot_session_and_generation() {
@@ -256,5 +302,87 @@ mod tests {
         let past = record.past.entry(Slot::main()).or_default();
         past.over = Generation::new(7);
         assert!(!token.is_current(&record));
+    }
+
+    /// The record of an account whose client resumes.
+    struct Account(UserRecord);
+
+    impl Account {
+        fn grant(&mut self, resumed: Option<Resumed>) -> (SessionKey, ResumeToken) {
+            let key = SessionKey {
+                node: NodeId::new("n1").unwrap(),
+                boot: Boot::new(1),
+                session: SessionId::random(),
+            };
+            let newcomer = |r#gen| SlotEntry {
+                key: key.clone(),
+                r#gen,
+                device: Device::new("phone").unwrap(),
+                class: Class::none(),
+                since_ms: 0,
+            };
+            let victims: Vec<_> = self.0.slots.keys().cloned().collect();
+            let victims: Vec<_> = victims.into_iter().map(|it| (it, Code::Replaced)).collect();
+            let (r#gen, _) = self.0.grant(Slot::main(), 0, newcomer, resumed, &victims);
+            let uid = Uid::new("u").unwrap();
+            let token = ResumeToken::new(uid, Slot::main(), key.session, r#gen);
+            (key, token)
+        }
+
+        /// Resumes as a login does. Returns the new session unless the attempt is refused.
+        fn resume(
+            &mut self,
+            token: &ResumeToken,
+            attempt: u64,
+        ) -> Option<(SessionKey, ResumeToken)> {
+            token.now_in(&self.0, attempt)?;
+            let session = token.session();
+            Some(self.grant(Some(Resumed { session, attempt })))
+        }
+    }
+
+    #[test]
+    fn every_order_of_three_attempts_leaves_the_highest() {
+        let orders = ["123", "132", "213", "231", "312", "321"];
+        // After each attempt the latest session stays, or leaves: one bit for each.
+        for (order, leaves) in orders.iter().flat_map(|it| (0..8).map(move |of| (it, of))) {
+            let mut account = Account(UserRecord::default());
+            let (_, first) = account.grant(None);
+            let mut highest = 0;
+            let mut latest = None;
+            for (at, digit) in order.bytes().enumerate() {
+                let attempt = u64::from(digit - b'0');
+                let granted = account.resume(&first, attempt);
+                assert_eq!(granted.is_some(), attempt > highest, "{order}, {leaves}");
+                highest = highest.max(attempt);
+                latest = granted.or(latest);
+                if leaves & (1 << at) != 0 {
+                    account.0.remove(&latest.as_ref().unwrap().0);
+                }
+            }
+            // The client has the answer to its third attempt. All others are late.
+            let (_, token) = latest.unwrap();
+            assert_eq!(account.0.past[&Slot::main()].last, token.generation());
+            let (last, _) = account.resume(&token, 4).unwrap();
+            for attempt in 0..=4 {
+                assert!(account.resume(&first, attempt).is_none(), "{order}");
+                assert!(account.resume(&token, attempt).is_none(), "{order}");
+            }
+            assert_eq!(account.0.slots[&Slot::main()].key, last, "{order}");
+        }
+    }
+
+    #[test]
+    fn an_attempt_is_known_after_its_session_was_restored_and_not_after_another_login() {
+        let mut account = Account(UserRecord::default());
+        let (_, first) = account.grant(None);
+        let (lost, _) = account.resume(&first, 1).unwrap();
+        let entry = account.0.remove(&lost).unwrap();
+        account.0.restore(&Slot::main(), entry);
+        assert!(first.now_in(&account.0, 1).is_none());
+        let again = first.now_in(&account.0, 2).unwrap();
+        assert_eq!(again.session(), lost.session);
+        account.grant(None);
+        assert!(first.now_in(&account.0, 3).is_none());
     }
 }

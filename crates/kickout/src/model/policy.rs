@@ -9,8 +9,8 @@ use distlock_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    ident::{Class, Device, Generation, SessionId, SessionKey},
-    login::Intent,
+    ident::{Class, Device, SessionKey},
+    login::{Intent, ResumeToken},
     notice::Code,
     record::{Slot, SlotEntry, UserRecord},
 };
@@ -92,8 +92,8 @@ pub(crate) struct Newcomer<'a> {
     pub(crate) class: &'a Class,
     pub(crate) device: &'a Device,
     pub(crate) intent: Intent,
-    /// The session that the client resumes, and the generation of that session.
-    pub(crate) resumes: Option<(SessionId, Generation)>,
+    /// The session that the client resumes.
+    pub(crate) resumes: Option<&'a ResumeToken>,
 }
 
 /// The idle time of each session, if its node reported one.
@@ -245,9 +245,36 @@ impl Policy {
             let newest = record.slots.values().max_by_key(|entry| entry.r#gen);
             return Err(refusal(Code::Denied, newest));
         }
-        let group = self.slot_of(newcomer.class);
-        let slot = free_slot(record, &group, &victims, self.limit());
+        let slot = self.free_slot(record, newcomer, &victims);
         Ok(Decision { slot, victims })
+    }
+
+    /// The slot for a new session, among the group's slots that are free or that a victim leaves.
+    ///
+    /// A resume stays in its slot: the past of that slot shows to the client's next attempt what
+    /// this one did. Another login gets the slot with the oldest last login. So a client that left
+    /// its slot recently can resume there.
+    fn free_slot(
+        &self,
+        record: &UserRecord,
+        newcomer: &Newcomer<'_>,
+        victims: &[(Slot, Code)],
+    ) -> Slot {
+        let group = self.slot_of(newcomer.class);
+        let is_free = |slot: &Slot| {
+            !record.slots.contains_key(slot) || victims.iter().any(|(victim, _)| victim == slot)
+        };
+        let own = newcomer.resumes.map(ResumeToken::slot);
+        // The sessions may have been granted under another limit. So a session that resumes may
+        // have a slot beyond the limit, and all slots within the limit may be taken.
+        (1..=MAX_SESSIONS)
+            .map(|number| (number, group.numbered(number)))
+            .filter(|(_, slot)| is_free(slot))
+            .min_by_key(|(number, slot)| {
+                let (is_other, is_beyond) = (own != Some(slot), *number > self.limit());
+                (is_other, is_beyond, record.last_generation_in(slot))
+            })
+            .map_or_else(|| group.clone(), |(_, slot)| slot)
     }
 }
 
@@ -255,33 +282,15 @@ impl Newcomer<'_> {
     /// Whether this entry is an older session of the client: it has the same device, or the client
     /// resumes it.
     fn is_same_client(&self, entry: &SlotEntry) -> bool {
-        let resumes = self.resumes.map(|(session, _)| session);
-        entry.device == *self.device || resumes == Some(entry.key.session)
+        let resumes = |it: &ResumeToken| it.session() == entry.key.session;
+        entry.device == *self.device || self.resumes.is_some_and(resumes)
     }
 
     /// Whether the client resumes a session that was granted before this entry.
     fn resumes_older_than(&self, entry: &SlotEntry) -> bool {
-        self.resumes.is_some_and(|(_, r#gen)| entry.r#gen > r#gen)
+        let is_older = |it: &ResumeToken| it.generation() < entry.r#gen;
+        self.resumes.is_some_and(is_older)
     }
-}
-
-/// The slot for a new session: among the group's slots that are free or that a victim leaves, the
-/// slot with the oldest last login. So a client that left its slot recently can resume there.
-fn free_slot(record: &UserRecord, group: &Slot, victims: &[(Slot, Code)], limit: u32) -> Slot {
-    let is_free = |slot: &Slot| {
-        !record.slots.contains_key(slot) || victims.iter().any(|(victim, _)| victim == slot)
-    };
-    let within = (1..=limit)
-        .map(|number| group.numbered(number))
-        .filter(is_free)
-        .min_by_key(|slot| record.last_generation_in(slot));
-    // The record may have been filled under another policy, so all slots of the group may be taken.
-    within.unwrap_or_else(|| {
-        (limit + 1..)
-            .map(|number| group.numbered(number))
-            .find(is_free)
-            .unwrap_or_else(|| group.clone())
-    })
 }
 
 impl Default for Policy {
@@ -377,7 +386,7 @@ impl From<PolicyName> for String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ident::{Boot, NodeId};
+    use crate::model::ident::{Boot, NodeId, SessionId};
 
     fn device(name: &str) -> Device {
         Device::new(name).unwrap()
@@ -418,6 +427,7 @@ mod tests {
                 class: class.clone(),
                 since_ms: 0,
             },
+            None,
             &decision.victims,
         );
         Ok(gone)

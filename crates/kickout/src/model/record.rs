@@ -65,6 +65,19 @@ pub struct Past {
     /// Sessions up to this generation were ended by another login or an administrator, so they
     /// cannot resume.
     pub over: Generation,
+    /// The attempt with which the last session of the slot was granted, if that was a resume.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) resumed: Option<Resumed>,
+}
+
+/// A client's attempt to resume a session. The answer to the attempt may be lost: the client then
+/// knows only the older session, and resumes that session again with a higher number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Resumed {
+    /// The session that the client named.
+    pub(crate) session: SessionId,
+    /// The number of the attempt, by the client's count.
+    pub(crate) attempt: u64,
 }
 
 /// A place for one session in the record. The single-session policy has one slot: `main`.
@@ -209,13 +222,14 @@ impl UserRecord {
 
     /// Puts a new session in its slot, and turns the sessions in `victims` into revocations.
     /// `newcomer` makes the session's entry from the new generation. That generation is at least as
-    /// high as `token`, the fencing token of the account's lock. Returns the generation and the
-    /// revocations.
+    /// high as `token`, the fencing token of the account's lock. `resumed` is the client's attempt,
+    /// if the login is a resume. Returns the generation and the revocations.
     pub(crate) fn grant(
         &mut self,
         slot: Slot,
         token: u64,
         newcomer: impl FnOnce(Generation) -> SlotEntry,
+        resumed: Option<Resumed>,
         victims: &[(Slot, Code)],
     ) -> (Generation, Vec<Revocation>) {
         let granted = Generation::new((self.r#gen.get() + 1).max(token));
@@ -239,6 +253,9 @@ impl UserRecord {
         // write succeeded, other nodes must find these sessions and kick them.
         self.revocations.extend(removed.iter().cloned());
         self.r#gen = granted;
+        // Another login of the slot takes the place of an earlier attempt, which then cannot be
+        // repeated.
+        self.change_past(&slot, |past| past.resumed = resumed);
         self.place(slot, entry);
         (granted, removed)
     }
@@ -411,7 +428,7 @@ mod tests {
             .map(|slot| (slot.clone(), Code::Superseded))
             .collect();
         record
-            .grant(Slot::main(), token, entry(key.clone()), &victims)
+            .grant(Slot::main(), token, entry(key.clone()), None, &victims)
             .1
     }
 
@@ -422,13 +439,17 @@ mod tests {
         for number in 0..5000_u64 {
             let key = key("n1", 1);
             let slot = Slot::new(format!("class:{number}"));
-            record.grant(slot.clone(), 0, entry(key.clone()), &[]);
+            let resumed = Some(Resumed {
+                session: key.session,
+                attempt: u64::MAX,
+            });
+            record.grant(slot.clone(), 0, entry(key.clone()), resumed, &[]);
             record.remove(&key);
             let last = record.r#gen;
             assert!(!record.is_over(&slot, last), "it may come back");
             first.get_or_insert((slot, last));
         }
-        assert!(record.to_bytes().unwrap().len() < 16 * 1024);
+        assert!(record.to_bytes().unwrap().len() < 32 * 1024);
         let (slot, r#gen) = first.unwrap();
         assert!(
             record.is_over(&slot, r#gen),

@@ -17,7 +17,7 @@ use crate::{
         login::{Denied, ResumeToken},
         notice::Code,
         policy::{Decision, IdleTimes, PolicyRefusal},
-        record::{Ban, MAX_REVOCATIONS, Revocation, Slot, SlotEntry, UserRecord},
+        record::{Ban, MAX_REVOCATIONS, Resumed, Revocation, Slot, SlotEntry, UserRecord},
     },
     node::{
         end::GrantWrite,
@@ -172,12 +172,14 @@ impl LoginRun {
         // limited.
         let limit = node.settings.timers.peer_deadline;
         let dead = node.dead_among(record.incarnations(), limit).await;
-        if let Some(resume) = context.resume
-            && !resume.is_current(&record)
-        {
-            let by = record.slots.values().max_by_key(|entry| entry.r#gen);
-            let by = by.map(|entry| entry.device.clone());
-            return Ok(Err(denied_outcome(Code::Superseded, by)));
+        let mut continued = None;
+        if let Some(resume) = context.resume {
+            continued = resume.now_in(&record, self.login.attempt);
+            if continued.is_none() {
+                let by = record.slots.values().max_by_key(|entry| entry.r#gen);
+                let by = by.map(|entry| entry.device.clone());
+                return Ok(Err(denied_outcome(Code::Superseded, by)));
+            }
         }
         let (ghosts, settled) = record.sweep(|node, boot| dead.contains(&(node.clone(), boot)));
         let swept = !ghosts.is_empty() || settled > 0;
@@ -185,7 +187,8 @@ impl LoginRun {
             return Ok(Err(self.busy_outcome()));
         }
 
-        Ok(match self.decide_by_policy(&record, context) {
+        let decision = self.decide_by_policy(&record, continued.as_ref(), context.idle);
+        Ok(match decision {
             Ok(decision) => {
                 let base = RecordToChange {
                     version,
@@ -204,18 +207,19 @@ impl LoginRun {
     fn decide_by_policy(
         &self,
         record: &UserRecord,
-        context: GrantContext<'_>,
+        continued: Option<&ResumeToken>,
+        idle: &IdleTimes,
     ) -> std::result::Result<Decision, PolicyRefusal> {
-        let newcomer = self.newcomer(context.resume);
+        let newcomer = self.newcomer(continued);
         let policy = &self.node.settings.policy;
         if self.login.end.is_empty() {
-            return policy.decide(record, &newcomer, context.idle);
+            return policy.decide(record, &newcomer, idle);
         }
         let mut remaining = record.clone();
         remaining
             .slots
             .retain(|_, entry| !self.login.end.contains(&entry.key.session));
-        let mut decision = policy.decide(&remaining, &newcomer, context.idle)?;
+        let mut decision = policy.decide(&remaining, &newcomer, idle)?;
         let named = record.slots.keys();
         let named = named.filter(|slot| !remaining.slots.contains_key(*slot));
         let named = named.map(|slot| (slot.clone(), Code::Superseded));
@@ -276,6 +280,11 @@ impl LoginRun {
                 r#gen,
                 ..entry.clone()
             },
+            // The session that the client named: it names the same one until an answer arrives.
+            context.resume.map(|named| Resumed {
+                session: named.session(),
+                attempt: self.login.attempt,
+            }),
             &decision.victims,
         );
         PreparedGrant {

@@ -60,12 +60,12 @@ impl LoginRun {
     }
 
     /// The login in the form that the policy takes.
-    pub(crate) fn newcomer(&self, resume: Option<&ResumeToken>) -> Newcomer<'_> {
+    pub(crate) fn newcomer<'a>(&'a self, resumes: Option<&'a ResumeToken>) -> Newcomer<'a> {
         Newcomer {
             class: &self.login.class,
             device: &self.login.device,
             intent: self.login.intent,
-            resumes: resume.map(|token| (token.session(), token.generation())),
+            resumes,
         }
     }
 }
@@ -242,6 +242,7 @@ impl LoginRun {
             device: self.login.device.clone(),
             last_wins: policy.last_wins(self.login.intent),
             resumes: resume.cloned(),
+            attempt: self.login.attempt,
         }
     }
 

@@ -36,6 +36,8 @@ pub(crate) struct LoginClaim {
     /// The session that this login resumes. Only the directory shows whether that session may
     /// resume.
     pub(crate) resumes: Option<ResumeToken>,
+    /// The number of this attempt to resume.
+    pub(crate) attempt: u64,
 }
 
 /// The reason why a login gets no turn.
@@ -76,9 +78,13 @@ impl LoginClaim {
     fn overtakes(&self, older: &Self) -> bool {
         if self.resumes.is_some() {
             // The directory may refuse a resume. If the resume had already replaced another login,
-            // no login would be left. A resume may replace only the same resume, because the
-            // directory gives both the same answer.
-            return self == older;
+            // no login would be left. A resume may replace only an earlier attempt of the same
+            // resume: if the directory refuses this one, it refuses the earlier one, too.
+            let same = Self {
+                attempt: older.attempt,
+                ..self.clone()
+            };
+            return same == *older && self.attempt >= older.attempt;
         }
         self.device == older.device || (self.last_wins && self.slot == older.slot)
     }
@@ -243,6 +249,7 @@ mod tests {
             device: Device::new(device).unwrap(),
             last_wins,
             resumes: None,
+            attempt: 0,
         }
     }
 
@@ -411,6 +418,36 @@ mod tests {
         ));
         drop(current);
         drop(third.await.unwrap());
+        assert_eq!(queues.len(), 0);
+    }
+
+    #[tokio::test]
+    async fn an_older_attempt_does_not_replace_a_newer_one() {
+        let (uid, a, ..) = account_and_claims();
+        let queues = LoginQueues::default();
+        let token = resuming(&a, SessionId::random());
+        let [first, second, third] = [1, 2, 3].map(|attempt| LoginClaim {
+            attempt,
+            ..token.clone()
+        });
+        // The first attempt is late: the second one has the turn, and the third one waits.
+        let mut current = queues.enqueue(&uid, &second).await.unwrap();
+        let mut late = Box::pin(queues.enqueue(&uid, &first));
+        assert!(poll_once(&mut late).is_none());
+        assert!(poll_once(&mut Box::pin(current.replaced())).is_none());
+        let mut newest = Box::pin(queues.enqueue(&uid, &third));
+        assert!(poll_once(&mut newest).is_none());
+        assert_eq!(current.replaced().await, a.device);
+        assert!(matches!(
+            poll_once(&mut late),
+            Some(Err(QueueRefusal::Overtaken(_)))
+        ));
+        let mut late = Box::pin(queues.enqueue(&uid, &first));
+        assert!(poll_once(&mut late).is_none());
+        assert!(poll_once(&mut newest).is_none());
+        drop(current);
+        drop(newest.await.unwrap());
+        drop(late.await.unwrap());
         assert_eq!(queues.len(), 0);
     }
 

@@ -11,6 +11,7 @@ mod nodes;
 mod order;
 mod policies;
 mod races;
+mod resumes;
 mod routing;
 mod saves;
 mod store;
