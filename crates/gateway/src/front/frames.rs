@@ -79,6 +79,9 @@ pub(crate) struct LoginFrame {
     pub(crate) intent: Intent,
     #[serde(default)]
     pub(crate) resume: Option<String>,
+    /// The number of this attempt to resume.
+    #[serde(default)]
+    pub(crate) attempt: u64,
     /// The handles of sessions that end with this login.
     #[serde(default)]
     pub(crate) end: Vec<SessionId>,

@@ -151,6 +151,7 @@ async fn admit<R: FrameReader, W: FrameWriter>(
         class,
         intent,
         resume,
+        attempt,
         acks,
         saves,
         end,
@@ -160,6 +161,7 @@ async fn admit<R: FrameReader, W: FrameWriter>(
     let saves = saves || front.saver.is_some();
     let login = login
         .intent(intent, resume)
+        .attempt(attempt)
         .acks(acks)
         .saves(saves)
         .end(end);

@@ -170,6 +170,44 @@ async fn a_broken_connection_logs_out_and_may_be_resumed() {
 }
 
 #[tokio::test]
+async fn a_client_whose_login_ok_was_lost_resumes_again_with_a_higher_number() {
+    let net = Net::new();
+    let (n1, n2) = (net.node("n1").await, net.node("n2").await);
+    let (phone, ok) = n1.login("anna", "phone").await;
+    drop(phone);
+    let mut resume = login("anna", "phone");
+    resume["intent"] = json!("resume");
+    resume["resume"] = ok["resume"].clone();
+    resume["attempt"] = json!(1);
+    let mut lost = n2.connect().await;
+    lost.send(&resume).await;
+    // The client never sees this frame.
+    assert_eq!(lost.frame().await["type"], "login_ok");
+    drop(lost);
+
+    resume["attempt"] = json!(2);
+    let mut phone = n1.connect().await;
+    phone.send(&resume).await;
+    assert_eq!(phone.frame().await["type"], "login_ok");
+    for late in [json!(2), json!(1), json!(0)] {
+        resume["attempt"] = late;
+        let mut client = n2.connect().await;
+        client.send(&resume).await;
+        let denied = client.frame().await;
+        assert_eq!(
+            (&denied["type"], &denied["code"], &denied["by_device"]),
+            (&json!("denied"), &json!(1), &json!("phone"))
+        );
+    }
+    resume["attempt"] = json!(-1);
+    let mut client = n2.connect().await;
+    client.send(&resume).await;
+    assert_eq!(client.frame().await["code"], "bad_value");
+    phone.send(&json!({"type": "ping"})).await;
+    assert_eq!(phone.frame().await, json!({"type": "pong"}));
+}
+
+#[tokio::test]
 async fn a_node_that_shuts_down_advises_its_clients_to_use_another_node() {
     let net = Net::new();
     let (mut n1, n2) = (net.node("n1").await, net.node("n2").await);
