@@ -48,6 +48,9 @@ class Session {
   #connection = null;
   /** What the next login shows to continue the session; null before the first `login_ok`. */
   #resume = null;
+  /** Resumes so far. Their number tells a node which of two is the later one. It never falls: also
+   * an attempt that a node has granted may get no answer, or another answer than `login_ok`. */
+  #resumes = 0;
   /** Connections in a row that failed, or that ended soon. */
   #failures = 0;
   /** The wait for the token or for the next attempt: a session has one timer, a connection one. */
@@ -137,7 +140,8 @@ class Session {
     this.#next = (this.#next + 1) % addresses.length;
     const login = { type: "login", v: 1, acks: true, token, device, class: of };
     if (this.#resume === null) Object.assign(login, { intent, end });
-    else Object.assign(login, { intent: "resume", resume: this.#resume });
+    else
+      Object.assign(login, { intent: "resume", resume: this.#resume, attempt: ++this.#resumes });
     try {
       const connection = new Connection(address, timeout, login, {
         frame: (frame, late) => this.#frame(connection, frame, late),

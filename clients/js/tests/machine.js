@@ -365,6 +365,33 @@ test("a resume that is refused ends the session", async () => {
   await isOver(it, { code: 1, byDevice: "x" });
 });
 
+test("each resume has a higher number than all before it", async () => {
+  const it = await start();
+  last().opens();
+  assert.equal("attempt" in last().frames[0], false, "a login has no number");
+  logIn(last(), "r1");
+  const shown = [];
+  for (const [fail, resume] of [
+    [(socket) => socket.ends(), null],
+    [(socket) => socket.says({ type: "busy", retry_after_ms: 300 }), null],
+    [(socket) => socket.says({ type: "denied", code: 6, reason: "drains" }), null],
+    [(socket) => socket.says({ type: "error", code: "unavailable", reason: "no store" }), "r2"],
+    [(socket) => socket.ends(), "r3"],
+    [(socket) => socket.says(offline(8)), null],
+    [() => {}, null],
+  ]) {
+    fail(last());
+    const made = Socket.made.length;
+    while (Socket.made.length === made) await pass(100);
+    last().opens();
+    shown.push([last().frames[0].resume, last().frames[0].attempt]);
+    if (resume !== null) logIn(last(), resume);
+  }
+  const expected = ["r1", "r1", "r1", "r1", "r2", "r3", "r3"].map((token, at) => [token, at + 1]);
+  assert.deepEqual(shown, expected);
+  it.session.close();
+});
+
 test("a token that cannot be had is asked for again", async () => {
   let asked = 0;
   const hangs = new Promise(() => {});
