@@ -65,34 +65,39 @@ impl AdminAccess {
             .await
     }
 
-    /// Who has the token of a pass, or the token that the headers show. The token of a pass is
-    /// looked up each time, because its right may have changed, or it may be withdrawn.
+    /// Whether a request that was let in would be let in now. If not, its token was withdrawn, or
+    /// its pass has ended. Its sender did nothing wrong, so nothing is counted, logged or delayed.
+    pub(crate) fn still_admits(&self, headers: &HeaderMap) -> bool {
+        self.find(self.passes.shown(headers), headers).is_some()
+    }
+
     async fn identify_by(
         &self,
         of_pass: Option<Secret>,
         headers: &HeaderMap,
         from: IpAddr,
     ) -> Option<Administrator> {
-        let by_pass = of_pass.and_then(|token| self.tokens.identify(token.expose()));
-        match (by_pass, shown_token(headers)) {
-            (Some(administrator), _) => Some(administrator),
-            (None, Some(given)) => self.verify(given, from).await,
-            (None, None) => None,
-        }
-    }
-
-    async fn verify(&self, given: &str, from: IpAddr) -> Option<Administrator> {
-        let administrator = self.tokens.identify(given);
-        if administrator.is_none() {
+        let administrator = self.find(of_pass, headers);
+        if administrator.is_none() && shown_token(headers).is_some() {
             self.wrong.punish(from).await;
         }
         administrator
     }
 
+    /// Who has the token of a pass, or the token that the headers show. The token of a pass is
+    /// looked up each time, because its right may have changed, or it may be withdrawn.
+    fn find(&self, of_pass: Option<Secret>, headers: &HeaderMap) -> Option<Administrator> {
+        let by_pass = of_pass.and_then(|token| self.tokens.identify(token.expose()));
+        by_pass.or_else(|| self.tokens.identify(shown_token(headers)?))
+    }
+
     /// Makes a pass for a browser that shows a token. Returns the `Set-Cookie` header, and the half
     /// for the page's script; `None` for a wrong token.
     pub(crate) async fn sign_in(&self, token: &str, from: IpAddr) -> Option<(HeaderValue, Secret)> {
-        self.verify(token, from).await?;
+        if self.tokens.identify(token).is_none() {
+            self.wrong.punish(from).await;
+            return None;
+        }
         let (cookie, script_half) = self.passes.make(Secret::new(token));
         Some((
             self.cookie_header(cookie.expose(), PASS_LIFETIME)?,

@@ -163,7 +163,7 @@ impl EventStreams {
                 biased;
                 () = &mut beat => {
                     beat = self.clock.sleep(HEARTBEAT);
-                    if self.admin.access.identify(&headers, from).await.is_none() {
+                    if !self.admin.access.still_admits(&headers) {
                         return;
                     }
                     Some(":\n\n".to_owned())

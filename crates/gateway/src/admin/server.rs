@@ -207,15 +207,19 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(10);
 
     async fn serve() -> Served {
+        let tokens = Arc::new(AdminTokens::of(Secret::new("open sesame")));
+        serve_with(tokens, Arc::new(SystemClock)).await
+    }
+
+    /// `delays`: the clock of the delay after a wrong token.
+    async fn serve_with(tokens: Arc<AdminTokens>, delays: Arc<dyn Clock>) -> Served {
         let memory = Memory::default();
         let manual = ManualClock::new();
         let store = Store::new(memory.lock(), memory.records());
         let node = NodeId::new("n1").unwrap();
         let kick = KickOut::builder(store.clone(), node.clone());
         let kick = kick.start().await.unwrap();
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let tokens = Arc::new(AdminTokens::of(Secret::new("open sesame")));
-        let access = AdminAccess::new(&node, tokens, clock, false);
+        let access = AdminAccess::new(&node, tokens, delays, false);
         let stop = CancellationToken::new();
         let inbox = Arc::new(RecordsInbox::new(memory.records()));
         let sender = SendApi::new(fixtures::front_context(&kick, inbox), None);
@@ -338,6 +342,46 @@ mod tests {
         let mut friend = TcpStream::connect(served.address).await.unwrap();
         let answer = ask(&mut friend, "/v1/events", "open sesame").await;
         assert_eq!(answer, "HTTP/1.1 200");
+        served.stop.cancel();
+    }
+
+    /// The reader showed a good token, so it is not treated like somebody who guesses.
+    #[tokio::test]
+    async fn a_stream_ends_without_a_delay_when_the_token_of_its_reader_is_withdrawn() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokens");
+        let mut config = GatewayConfig::default();
+        let file = path.to_str().unwrap();
+        config.set("admin_token_file", file).unwrap();
+        let shown = "hunter2-hunter2-1";
+        std::fs::write(&path, format!("anna read {shown}\n")).unwrap();
+        let tokens = Arc::new(AdminTokens::open(&config).await.unwrap());
+        // A delay on this clock never ends.
+        let delays = Arc::new(ManualClock::new());
+        let served = serve_with(Arc::clone(&tokens), delays).await;
+        let mut reader = TcpStream::connect(served.address).await.unwrap();
+        let request = format!(
+            "GET /v1/events HTTP/1.1\r\nhost: n1\r\nconnection: close\r\n\
+             authorization: Bearer {shown}\r\n\r\n"
+        );
+        reader.write_all(request.as_bytes()).await.unwrap();
+        let mut status = [0; 12];
+        let read = reader.read_exact(&mut status);
+        timeout(LONG, read).await.unwrap().unwrap();
+        assert_eq!(&status, b"HTTP/1.1 200");
+        std::fs::write(&path, "otto read hunter2-hunter2-2\n").unwrap();
+        tokens.reload().await.unwrap();
+        let mut rest = String::new();
+        let ends = async {
+            let mut read = Box::pin(reader.read_to_string(&mut rest));
+            loop {
+                served.clock.advance(Duration::from_secs(1));
+                if timeout(SHORT, &mut read).await.is_ok() {
+                    return;
+                }
+            }
+        };
+        timeout(LONG, ends).await.unwrap();
         served.stop.cancel();
     }
 
