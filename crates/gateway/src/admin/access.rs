@@ -131,9 +131,9 @@ impl AdminAccess {
 pub(super) const PASS_LIFETIME: Duration = Duration::from_secs(12 * 3600);
 /// The header with the half that the script keeps.
 const PASS_HEADER: &str = "x-distlock-pass";
-/// Most passes that are kept. A further pass replaces the oldest pass. Only a holder of a token can
-/// make passes.
-const MAX_PASSES: usize = 1024;
+/// Most passes of one token. A further pass replaces the token's oldest pass, so no holder of a
+/// token can end the passes of another token. Only a holder of a token can make passes.
+const MAX_PASSES: usize = 128;
 
 /// One pass.
 struct Pass {
@@ -178,8 +178,10 @@ impl Passes {
             valid_until: self.clock.now() + PASS_LIFETIME,
         };
         self.with_valid(|passes| {
-            if passes.len() == MAX_PASSES {
-                passes.pop_front();
+            let of_token = |it: &&Pass| it.token.matches(pass.token.expose());
+            if passes.iter().filter(of_token).count() >= MAX_PASSES {
+                let oldest = passes.iter().position(|it| of_token(&it));
+                oldest.map(|at| passes.remove(at));
             }
             passes.push_back(pass);
         });
@@ -360,8 +362,9 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_pass_is_dropped_beyond_the_limit() {
+    fn beyond_the_limit_the_oldest_pass_of_the_same_token_is_dropped() {
         let passes = passes(&ManualClock::new());
+        let other = passes.make(Secret::new("another token"));
         let first = passes.make(Secret::new(TOKEN));
         for _ in 1..MAX_PASSES {
             passes.make(Secret::new(TOKEN));
@@ -377,5 +380,11 @@ mod tests {
                 .shown_by_cookie(&headers_with(&first.0, None))
                 .is_none()
         );
+        for _ in 0..MAX_PASSES {
+            passes.make(Secret::new(TOKEN));
+        }
+        let other = passes.shown(&headers_with(&other.0, Some(&other.1)));
+        assert_eq!(other.unwrap().expose(), "another token");
+        assert_eq!(passes.passes.lock().len(), MAX_PASSES + 1);
     }
 }
