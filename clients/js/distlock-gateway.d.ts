@@ -9,6 +9,8 @@ export interface Options {
   device: string;
   /** The class of the device, for policies that count by class. */
   class?: string;
+  /** The version of this program, for the administrators: 1 to 64 bytes. */
+  version?: string;
   /** `takeover` may end sessions under a policy that denies; only at the user's request. */
   intent?: "login" | "takeover";
   /** Sessions of the account that this login ends: handles from `End.sessions`. */

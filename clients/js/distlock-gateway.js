@@ -135,10 +135,10 @@ class Session {
   }
 
   #open(token) {
-    const { addresses, timeout, device, intent, end, class: of } = this.#options;
+    const { addresses, timeout, device, intent, end, version, class: of } = this.#options;
     const address = addresses[this.#next];
     this.#next = (this.#next + 1) % addresses.length;
-    const login = { type: "login", v: 1, acks: true, token, device, class: of };
+    const login = { type: "login", v: 1, acks: true, token, device, version, class: of };
     if (this.#resume === null) Object.assign(login, { intent, end });
     else
       Object.assign(login, { intent: "resume", resume: this.#resume, attempt: ++this.#resumes });

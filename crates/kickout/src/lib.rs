@@ -112,7 +112,10 @@ pub use flow::{builder::Builder, kick_out::KickOut};
 pub use model::{
     change::{Change, ChangeId, Gap},
     event::{Event, Transition},
-    ident::{Boot, Class, Device, Generation, NodeId, SessionId, SessionKey, Uid},
+    ident::{
+        Boot, Class, ClientInfo, ClientVersion, Device, Generation, NodeId, SessionId, SessionKey,
+        Uid,
+    },
     login::{ConfirmedBy, Denied, Intent, Login, Overtaken},
     node::{NodeAddress, NodeInfo, NodeState},
     notice::{Code, Offline, Retry},

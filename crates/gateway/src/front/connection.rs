@@ -127,7 +127,8 @@ async fn log_in_and_serve<R: FrameReader, W: FrameWriter>(
     connection: ConnectionHandle,
 ) {
     let mut early = VecDeque::new();
-    let login = log_in(&front, &mut reader, &mut writer, &mut early);
+    let address = connection.peer().ip().to_canonical();
+    let login = log_in(&front, &mut reader, &mut writer, &mut early, address);
     let session = match Box::pin(login).await {
         Ok(session) => session,
         Err(failure) => {

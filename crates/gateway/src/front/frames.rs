@@ -4,8 +4,8 @@
 //! proto/README.md. This module must never show a login token in a log.
 
 use distlock_kickout::{
-    Class, Code, ConfirmedBy, Device, Generation, Intent, Message, NodeId, Offline, SessionId,
-    SlotEntry, Uid,
+    Class, ClientVersion, Code, ConfirmedBy, Device, Generation, Intent, Message, NodeId, Offline,
+    SessionId, SlotEntry, Uid,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, value::RawValue};
@@ -85,6 +85,8 @@ pub(crate) struct LoginFrame {
     /// The handles of sessions that end with this login.
     #[serde(default)]
     pub(crate) end: Vec<SessionId>,
+    /// The version of the client's program, for administrators.
+    pub(crate) version: Option<ClientVersion>,
 }
 
 impl LoginFrame {
@@ -397,6 +399,9 @@ mod tests {
         for wrong in [
             r#"{"type":"login"}"#,
             r#"{"type":"login","token":"t","device":""}"#,
+            r#"{"type":"login","token":"t","device":"d","version":""}"#,
+            r#"{"type":"login","token":"t","device":"d","version":"1\u000a"}"#,
+            r#"{"type":"login","token":"t","device":"d","version":2}"#,
             r#"{"type":"send","to":"","body":1,"id":"x"}"#,
         ] {
             let Err(FrameError::Value { id, .. }) = parse(wrong) else {

@@ -4,11 +4,11 @@
 //! valid token, and each step is bounded in time. This module must never send `login_ok` for a
 //! session that was superseded meanwhile.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, net::IpAddr, time::Duration};
 
 use distlock_core::ErrorKind;
 use distlock_kickout::{
-    Class, Code, Device, Generation, Login, LoginOutcome, Session, SlotEntry, Uid,
+    Class, ClientInfo, Code, Device, Generation, Login, LoginOutcome, Session, SlotEntry,
 };
 
 use super::{
@@ -34,12 +34,13 @@ pub(super) const MAX_EARLY: usize = 16;
 
 /// Reads the login and logs in. Before the token is checked, nothing is requested from the store,
 /// and each wait is bounded. Frames that the client sends after its login, before the outcome, go
-/// into `early`.
+/// into `early`. `address` is the client's.
 pub(super) async fn log_in<R: FrameReader, W: FrameWriter>(
     front: &FrontContext,
     reader: &mut R,
     writer: &mut W,
     early: &mut VecDeque<Incoming>,
+    address: IpAddr,
 ) -> Result<Session, Option<LoginFailure>> {
     let mut login = read_login(front, reader, writer).await?;
     let verified = front.keys.verify(&login.token);
@@ -60,7 +61,30 @@ pub(super) async fn log_in<R: FrameReader, W: FrameWriter>(
     login
         .check_version()
         .map_err(|why| protocol_failure(ErrorCode::BadValue, &why, POLICY_VIOLATION))?;
-    let admitted = Box::pin(admit(front, reader, writer, early, uid, login)).await;
+    let LoginFrame {
+        device,
+        class,
+        intent,
+        resume,
+        attempt,
+        acks,
+        saves,
+        end,
+        version,
+        ..
+    } = login;
+    let client = ClientInfo {
+        address: Some(address),
+        version,
+    };
+    let login = Login::new(uid, device, class)
+        .intent(intent, resume)
+        .attempt(attempt)
+        .acks(acks)
+        .saves(saves || front.saver.is_some())
+        .end(end)
+        .client(client);
+    let admitted = Box::pin(admit(front, reader, writer, early, login)).await;
     let confirmed = match admitted {
         Ok(session) => confirm_login(front, writer, session).await,
         Err(failure) => Err(failure),
@@ -143,28 +167,8 @@ async fn admit<R: FrameReader, W: FrameWriter>(
     reader: &mut R,
     writer: &mut W,
     early: &mut VecDeque<Incoming>,
-    uid: Uid,
-    login: LoginFrame,
+    login: Login,
 ) -> Result<Session, Option<LoginFailure>> {
-    let LoginFrame {
-        device,
-        class,
-        intent,
-        resume,
-        attempt,
-        acks,
-        saves,
-        end,
-        ..
-    } = login;
-    let login = Login::new(uid, device, class);
-    let saves = saves || front.saver.is_some();
-    let login = login
-        .intent(intent, resume)
-        .attempt(attempt)
-        .acks(acks)
-        .saves(saves)
-        .end(end);
     let outcome = {
         let mut login = Box::pin(front.kick.login(login));
         loop {
@@ -349,6 +353,7 @@ fn superseded_failure(
 mod tests {
     use std::sync::Arc;
 
+    use distlock_kickout::Uid;
     use distlock_memory::Memory;
 
     use super::{

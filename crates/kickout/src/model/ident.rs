@@ -2,7 +2,7 @@
 //!
 //! Each identifier is checked when it is made, so the rest of the flow never gets an invalid one.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, net::IpAddr, sync::Arc};
 
 use distlock_core::{Error, ErrorKind, LockName, RecordKey, Result};
 use serde::{Deserialize, Serialize};
@@ -75,6 +75,21 @@ text_type! {
 text_type! {
     /// The class of a device, for policies that count per class; 0 to 32 bytes.
     Class, "class", 0..=32
+}
+text_type! {
+    /// The version of a client's program, as the client names it: `web 2.14.0`; 1 to 64 bytes.
+    ClientVersion, "version", 1..=64
+}
+
+/// Where a session's client is, and what it runs. For display: nothing depends on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClientInfo {
+    /// The address that the client logged in from, without its port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<IpAddr>,
+    /// The version of the client's program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<ClientVersion>,
 }
 
 impl Uid {

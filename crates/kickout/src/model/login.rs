@@ -11,7 +11,7 @@ use distlock_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::model::{
-    ident::{Class, Device, Generation, SessionId, Uid},
+    ident::{Class, ClientInfo, Device, Generation, SessionId, Uid},
     notice::Code,
     record::{Slot, SlotEntry, UserRecord},
 };
@@ -38,6 +38,8 @@ pub struct Login {
     pub saves: bool,
     /// The sessions of the account that the client wants to end, under every policy.
     pub end: Vec<SessionId>,
+    /// The client's address and version, for administrators.
+    pub client: ClientInfo,
 }
 
 /// The part that confirmed, before a login was answered, that the older sessions have ended. With
@@ -110,7 +112,19 @@ impl Login {
             acks: false,
             saves: false,
             end: Vec::new(),
+            client: ClientInfo {
+                address: None,
+                version: None,
+            },
         }
+    }
+
+    /// Sets the client's address and version, which administrators see. They are in the account's
+    /// record as long as the session is.
+    #[must_use]
+    pub fn client(mut self, client: ClientInfo) -> Self {
+        self.client = client;
+        self
     }
 
     /// Names sessions of the account that this login ends, as if it took over from each of them. A
@@ -320,6 +334,7 @@ mod tests {
                 device: Device::new("phone").unwrap(),
                 class: Class::none(),
                 since_ms: 0,
+                client: ClientInfo::default(),
             };
             let victims: Vec<_> = self.0.slots.keys().cloned().collect();
             let victims: Vec<_> = victims.into_iter().map(|it| (it, Code::Replaced)).collect();

@@ -386,7 +386,7 @@ impl From<PolicyName> for String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::ident::{Boot, NodeId, SessionId};
+    use crate::model::ident::{Boot, ClientInfo, NodeId, SessionId};
 
     fn device(name: &str) -> Device {
         Device::new(name).unwrap()
@@ -426,6 +426,7 @@ mod tests {
                 device: device.clone(),
                 class: class.clone(),
                 since_ms: 0,
+                client: ClientInfo::default(),
             },
             None,
             &decision.victims,

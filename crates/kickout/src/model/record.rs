@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::model::{
-    ident::{Boot, Class, Device, Generation, NodeId, SessionId, SessionKey, Uid},
+    ident::{Boot, Class, ClientInfo, Device, Generation, NodeId, SessionId, SessionKey, Uid},
     notice::{Code, Offline},
 };
 
@@ -101,6 +101,9 @@ pub struct SlotEntry {
     /// Login time of the session, by the wall clock of its node, in milliseconds since 1970. For
     /// display.
     pub since_ms: u64,
+    /// The client's address and version.
+    #[serde(flatten)]
+    pub client: ClientInfo,
 }
 
 /// A session that has to end.
@@ -417,6 +420,7 @@ mod tests {
             device: Device::new("phone").unwrap(),
             class: Class::none(),
             since_ms: 0,
+            client: ClientInfo::default(),
         }
     }
 

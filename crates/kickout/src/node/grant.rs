@@ -272,6 +272,7 @@ impl LoginRun {
             device: self.login.device.clone(),
             class: self.login.class.clone(),
             since_ms: wall_millis(&*node.clock),
+            client: self.login.client.clone(),
         };
         let (r#gen, removed) = base.record.grant(
             decision.slot.clone(),

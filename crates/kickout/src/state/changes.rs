@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::model::{
     change::{Change, ChangeId, Gap},
-    ident::Uid,
+    ident::{ClientInfo, Uid},
     notice::Offline,
     record::SlotEntry,
 };
@@ -79,7 +79,11 @@ impl Changes {
             online,
             at_ms,
             uid: uid.clone(),
-            session,
+            // Who hears of presence hears nothing of addresses.
+            session: SlotEntry {
+                client: ClientInfo::default(),
+                ..session
+            },
             code: notice.map(|notice| notice.code),
             by_device: notice.and_then(|notice| notice.by_device.clone()),
         });
@@ -198,7 +202,9 @@ mod tests {
     use distlock_core::ManualClock;
 
     use super::*;
-    use crate::model::ident::{Boot, Class, Device, Generation, NodeId, SessionId, SessionKey};
+    use crate::model::ident::{
+        Boot, Class, ClientInfo, Device, Generation, NodeId, SessionId, SessionKey,
+    };
 
     fn record(changes: &Changes, number: u64) {
         let key = SessionKey {
@@ -215,6 +221,10 @@ mod tests {
             device: Device::new("phone").unwrap(),
             class: Class::none(),
             since_ms: 0,
+            client: ClientInfo {
+                address: Some([127, 0, 0, 1].into()),
+                version: None,
+            },
         };
         changes.record_online(&Uid::new("anna").unwrap(), session);
     }
@@ -222,6 +232,8 @@ mod tests {
     fn numbers(next: Option<NextChanges>) -> Vec<u64> {
         match next {
             Some(NextChanges::Changes(changes)) => {
+                let unknown = ClientInfo::default();
+                assert!(changes.iter().all(|it| it.session.client == unknown));
                 changes.iter().map(|it| it.session.r#gen.get()).collect()
             }
             other => panic!("{other:?}"),

@@ -18,7 +18,7 @@ use crate::{
     meters,
     model::{
         event::Event,
-        ident::{Class, Device, Generation, SessionKey, Uid},
+        ident::{Class, ClientInfo, Device, Generation, SessionKey, Uid},
         login::Login,
         notice::{Code, Offline},
         record::{Slot, SlotEntry, UserRecord},
@@ -55,6 +55,7 @@ pub(crate) struct LiveSession {
     pub(crate) class: Class,
     /// Wall clock at login in milliseconds since 1970, for display.
     pub(crate) since_ms: u64,
+    pub(crate) client: ClientInfo,
     /// Whether the session's client acknowledges messages.
     pub(crate) acks: bool,
     /// Whether the session's program says when it has saved.
@@ -102,6 +103,7 @@ impl LiveSession {
             device: entry.device,
             class: entry.class,
             since_ms: entry.since_ms,
+            client: entry.client,
             acks: login.acks,
             saves: login.saves,
             incarnation,
@@ -211,6 +213,7 @@ impl LiveSession {
             device: self.device.clone(),
             class: self.class.clone(),
             since_ms: self.since_ms,
+            client: self.client.clone(),
         }
     }
 
