@@ -64,6 +64,15 @@ pub trait OfflineStore: fmt::Debug + Send + Sync + 'static {
     /// # Cancel safety
     /// A dropped call leaves the outcome unknown.
     async fn withdraw(&self, uid: &Uid, message: &Message) -> Result<bool>;
+
+    /// The number of messages that are stored for an account.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    async fn waiting(&self, uid: &Uid) -> Result<usize>;
 }
 
 /// The bundled store: the last messages of each account in one record.
@@ -248,6 +257,10 @@ impl OfflineStore for RecordsInbox {
             }
         })
         .await
+    }
+    async fn waiting(&self, uid: &Uid) -> Result<usize> {
+        let (_, _, inbox) = self.read(uid).await?;
+        Ok(inbox.messages.len())
     }
 }
 

@@ -94,6 +94,14 @@ impl SendApi {
         deliver_to_many(&self.front, to.uids(), message).await
     }
 
+    /// The number of messages that wait for an account.
+    ///
+    /// # Errors
+    /// Failures of the store.
+    pub(crate) async fn waiting(&self, uid: &Uid) -> Result<usize> {
+        self.front.inbox.waiting(uid).await
+    }
+
     fn check(&self, message: &Message) -> Result<()> {
         check_message(message, self.front.max_frame)
             .map_err(|(_, why)| Error::new(ErrorKind::InvalidArgument, why))

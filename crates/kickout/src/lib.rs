@@ -125,7 +125,7 @@ pub use model::{
     settings::{Confirm, Timers},
 };
 pub use node::{
-    admin::{Banned, Found, Kicked, NodeView, Pending, Target, UserView},
+    admin::{Banned, Found, Kicked, NodeView, Page, Pending, SessionFilter, Target, UserView},
     login::LoginOutcome,
     logout::LoggedOut,
     roster::forget_node,

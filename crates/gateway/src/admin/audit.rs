@@ -4,7 +4,7 @@
 //! Invariant of this module: an order that changed something is recorded even if its sender did not
 //! wait for the answer. This module must never overwrite a record that it cannot read.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{cmp::Reverse, collections::HashMap, fmt, sync::Arc};
 
 use axum::{
     Json,
@@ -12,16 +12,17 @@ use axum::{
     http::request::Parts,
 };
 use distlock_core::{
-    Clock, Error, ErrorKind, Expect, MAX_VALUE_BYTES, RecordKey, Records, Result, Written,
+    Clock, Error, ErrorKind, Expect, MAX_VALUE_BYTES, RecordKey, Records, Result, Written, excerpt,
     unix_time,
 };
 use distlock_kickout::NodeId;
 use distlock_listen::ConnectionHandle;
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use super::{
     AdminContext, Administrator,
-    http::{HttpError, LimitQuery, QueryParams},
+    http::{HttpError, PageSize, QueryParams},
 };
 
 /// Entries kept per node.
@@ -34,6 +35,8 @@ const MAX_ATTEMPTS: u32 = 16;
 /// One order of an administrator, with its result.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Entry {
+    /// Tells entries of one moment apart.
+    id: Uuid,
     /// The time by the node's wall clock, in milliseconds since 1970.
     at_ms: u64,
     node: NodeId,
@@ -42,8 +45,7 @@ pub(super) struct Entry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     /// The name of the token, and the name that the administrator gave in the request.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    by: Option<String>,
+    by: String,
     /// The address of the request.
     from: String,
     result: String,
@@ -96,7 +98,7 @@ impl Effect {
 pub(super) struct Actor {
     /// The name of the request's token, and the name that the request gives. Nothing proves the
     /// latter.
-    pub(super) name: Option<String>,
+    pub(super) name: String,
     /// The address that the request comes from.
     pub(super) from: String,
 }
@@ -135,6 +137,7 @@ impl AuditLog {
         } = order;
         let short = |text: &str| text.chars().take(MAX_TEXT).collect::<String>();
         let entry = Entry {
+            id: Uuid::new_v4(),
             at_ms: u64::try_from(unix_time(&*self.clock).as_millis()).unwrap_or(u64::MAX),
             node: self.node.clone(),
             action: action.to_owned(),
@@ -212,8 +215,43 @@ impl AuditLog {
                 }
             }
         }
-        entries.sort_by_key(|entry| std::cmp::Reverse(entry.at_ms));
+        entries.sort_by_key(|entry| Reverse(entry.place()));
         Ok((entries, unreadable))
+    }
+}
+
+impl Entry {
+    /// The entry's place in the list of all entries.
+    const fn place(&self) -> Place {
+        Place(self.at_ms, self.id)
+    }
+}
+
+/// The place of an entry among those of all nodes. It stays the same while others come and go.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(try_from = "String")]
+struct Place(u64, Uuid);
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.0, self.1.simple())
+    }
+}
+
+impl TryFrom<String> for Place {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let read = || {
+            let (at_ms, id) = text.split_once('.')?;
+            Some(Self(at_ms.parse().ok()?, Uuid::try_parse(id).ok()?))
+        };
+        read().ok_or_else(|| {
+            format!(
+                "after is \"{}\": the `next` of an answer is needed",
+                excerpt(&text)
+            )
+        })
     }
 }
 
@@ -296,13 +334,15 @@ impl<S: Send + Sync> FromRequestParts<S> for Actor {
                 )));
             }
         };
-        let administrator = parts.extensions.get::<Administrator>();
-        let proven = administrator.and_then(|it| it.name.as_deref());
+        let Some(administrator) = parts.extensions.get::<Administrator>() else {
+            let why = "an order came without its administrator";
+            return Err(Error::new(ErrorKind::Internal, why).into());
+        };
+        let proven = &administrator.name;
         // The name of a token has no brackets, so nobody can claim to be another administrator.
-        let name = match (proven, given) {
-            (Some(proven), Some(given)) => Some(format!("{proven} ({given})")),
-            (Some(proven), None) => Some(proven.to_owned()),
-            (None, given) => given.map(|given| format!("({given})")),
+        let name = match given {
+            Some(given) => format!("{proven} ({given})"),
+            None => proven.to_string(),
         };
         let from = parts.extensions.get::<ConnectInfo<ConnectionHandle>>();
         Ok(Self {
@@ -312,10 +352,22 @@ impl<S: Send + Sync> FromRequestParts<S> for Actor {
     }
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct AuditQuery {
+    /// The `next` of the page before.
+    after: Option<Place>,
+    #[serde(default)]
+    limit: PageSize,
+}
+
 /// The answer to `GET /v1/audit`.
 #[derive(Serialize)]
 pub(super) struct AuditAnswer {
     entries: Vec<Entry>,
+    /// The value of `after` for the next page; absent on the last page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<String>,
     /// How many there are, listed or not.
     total: usize,
     /// The keys of records that cannot be read. Their entries are missing in this answer.
@@ -323,15 +375,22 @@ pub(super) struct AuditAnswer {
     unreadable: Vec<String>,
 }
 
-/// `GET /v1/audit`: the entries of all nodes, newest first.
+/// `GET /v1/audit`: the entries of all nodes, newest first, page by page.
 pub(super) async fn list_audit(
     State(admin): State<AdminContext>,
-    QueryParams(query): QueryParams<LimitQuery>,
+    QueryParams(query): QueryParams<AuditQuery>,
 ) -> Result<Json<AuditAnswer>, HttpError> {
+    let _turn = admin.turns.take().await?;
     let (mut entries, unreadable) = admin.audit.entries().await?;
     let total = entries.len();
-    entries.truncate(query.limit.unwrap_or(MAX_ENTRIES));
+    if let Some(after) = query.after {
+        entries.retain(|entry| entry.place() < after);
+    }
+    let goes_on = entries.len() > query.limit.0;
+    entries.truncate(query.limit.0);
+    let last = entries.last().filter(|_| goes_on);
     Ok(Json(AuditAnswer {
+        next: last.map(|entry| entry.place().to_string()),
         entries,
         total,
         unreadable: unreadable.iter().map(ToString::to_string).collect(),
@@ -350,7 +409,7 @@ mod tests {
         let node = NodeId::new("n1").unwrap();
         let audit = AuditLog::new(node, Memory::default().records(), Arc::new(SystemClock));
         let actor = Actor {
-            name: None,
+            name: "boss".into(),
             from: String::new(),
         };
         let long = "\u{1d11e}".repeat(MAX_TEXT);
@@ -368,7 +427,7 @@ mod tests {
         let node = NodeId::new("n1").unwrap();
         let audit = AuditLog::new(node, Memory::default().records(), Arc::new(SystemClock));
         let actor = Actor {
-            name: None,
+            name: "boss".into(),
             from: String::new(),
         };
         let rare = [
@@ -411,7 +470,7 @@ mod tests {
     async fn an_unreadable_record_is_reported_and_left_unchanged() {
         let (records, clock) = (Memory::default().records(), Arc::new(SystemClock));
         let actor = Actor {
-            name: None,
+            name: "boss".into(),
             from: String::new(),
         };
         let key = RecordKey::new("audit/n1").unwrap();

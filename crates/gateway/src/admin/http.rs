@@ -11,7 +11,7 @@ use axum::{
     http::{StatusCode, request::Parts},
     response::{IntoResponse, Response},
 };
-use distlock_core::{Error, ErrorKind};
+use distlock_core::{Error, ErrorKind, excerpt};
 use distlock_listen::{ConnectionHandle, is_late_body};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::json;
@@ -73,12 +73,33 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryParams<T>
     }
 }
 
-/// The query of a list.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct LimitQuery {
-    /// Most entries of the answer.
-    pub(super) limit: Option<usize>,
+/// Entries of one answer of a list: 1 to 1000, and 100 unless the request says otherwise.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) struct PageSize(pub(super) usize);
+
+impl PageSize {
+    const MOST: usize = 1000;
+}
+
+impl Default for PageSize {
+    fn default() -> Self {
+        Self(100)
+    }
+}
+
+impl TryFrom<String> for PageSize {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.parse() {
+            Ok(size @ 1..=Self::MOST) => Ok(Self(size)),
+            _ => {
+                let (given, most) = (excerpt(&text), Self::MOST);
+                Err(format!("limit is \"{given}\": 1 to {most} is needed"))
+            }
+        }
+    }
 }
 
 /// Checks a reason that is shown to people, and returns it.

@@ -1,10 +1,11 @@
-//! The admin HTTP: health, metrics, accounts and nodes, presence, kicks, bans, draining, and a log
-//! of all orders.
+//! The admin HTTP: health, metrics, accounts and nodes, lists of sessions and bans, presence,
+//! kicks, bans, messages, draining, and a log of all orders.
 
 mod access;
 mod audit;
 mod events;
 mod http;
+mod lists;
 mod orders;
 mod presence;
 mod send;

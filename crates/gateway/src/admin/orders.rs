@@ -1,5 +1,5 @@
-//! Orders about accounts, their sessions and nodes: look up, kick, ban, drain, and release a lock
-//! by force.
+//! Orders about accounts, their sessions and nodes: look up, kick, ban, send, drain, and release a
+//! lock by force.
 
 use std::time::Duration;
 
@@ -9,32 +9,83 @@ use axum::{
 };
 use distlock_core::{Error, ErrorKind, FencingToken, Forced, parse_duration};
 use distlock_kickout::{
-    Ban, Banned, Class, Found, Kicked, NodeId, NodeInfo, NodeState, Pending, SessionId, Target,
-    Uid, UserView,
+    Ban, Class, Found, Kicked, Message, NodeId, NodeInfo, NodeState, SessionId, Target, Uid,
+    UserView,
 };
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Value, json, value::RawValue};
+use uuid::Uuid;
 
 use super::{
     AdminContext,
     audit::{Actor, Effect, Order},
-    http::{HttpError, JsonBody, LimitQuery, QueryParams, check_reason},
+    http::{HttpError, JsonBody, QueryParams, check_reason},
 };
+use crate::front::MessageOutcome;
 
-/// Entries of a list, unless the request names another limit.
-const DEFAULT_LIMIT: usize = 1000;
-/// Most entries of a list that is not read page by page.
-const MAX_LIMIT: usize = 100_000;
+/// The answer to `GET /v1/users/{uid}`.
+#[derive(Serialize)]
+pub(super) struct UserAnswer {
+    #[serde(flatten)]
+    view: UserView,
+    /// The messages that are kept for the account; `None` if they cannot be counted.
+    waiting: Option<usize>,
+}
 
 /// `GET /v1/users/{uid}`: the record of an account, with the states of its nodes.
 pub(super) async fn show_user(
     State(admin): State<AdminContext>,
     Path(uid): Path<String>,
-) -> Result<Json<UserView>, HttpError> {
-    Ok(Json(admin.kick.view(&Uid::new(uid)?).await?))
+) -> Result<Json<UserAnswer>, HttpError> {
+    let uid = Uid::new(uid)?;
+    let (view, waiting) = tokio::join!(admin.kick.view(&uid), admin.sender.waiting(&uid));
+    let waiting = waiting.inspect_err(|error| {
+        tracing::warn!(?uid, %error, "the messages that wait for an account cannot be counted");
+    });
+    Ok(Json(UserAnswer {
+        view: view?,
+        waiting: waiting.ok(),
+    }))
 }
 
-/// The body of `POST /v1/kick`: one of the first five members selects the sessions.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct MessageBody {
+    /// The account that the message comes from.
+    from: Uid,
+    body: Box<RawValue>,
+}
+
+/// `POST /v1/users/{uid}/message`: sends a message to an account, as a server would.
+pub(super) async fn send_message(
+    State(admin): State<AdminContext>,
+    actor: Actor,
+    Path(uid): Path<String>,
+    JsonBody(body): JsonBody<MessageBody>,
+) -> Result<Json<Value>, HttpError> {
+    let uid = Uid::new(uid)?;
+    let message = Message {
+        id: Uuid::new_v4().to_string(),
+        ..Message::new(body.from, body.body.get())
+    };
+    let outcome = admin.sender.send(&uid, &message).await;
+    // The text is left out, because messages are private.
+    let result = match &outcome {
+        Ok(sent) => format!("{}, as {}", sent.outcome.name(), message.from),
+        Err(error) => error.to_string(),
+    };
+    let order = Order::new("send", uid.as_str());
+    let refused = matches!(&outcome, Err(error) if error.kind() == ErrorKind::InvalidArgument);
+    let effect = Effect::unchanged_if(refused);
+    admin.audit.record(&actor, order, effect, &result).await;
+    let MessageOutcome { outcome, devices } = outcome?;
+    Ok(Json(
+        json!({"id": message.id, "outcome": outcome, "devices": devices}),
+    ))
+}
+
+/// The body of `POST /v1/kick`: one of the first five members selects the sessions. The first two
+/// together select one session without a read of the whole directory.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct KickBody {
@@ -62,8 +113,12 @@ impl KickBody {
     /// The sessions that the order names.
     fn target(&self) -> Result<Target, Error> {
         let mut targets = Vec::new();
-        targets.extend(self.uid.clone().map(Target::Uid));
-        targets.extend(self.session.map(Target::Session));
+        targets.extend(match (self.uid.clone(), self.session) {
+            (Some(uid), Some(session)) => Some(Target::SessionOf { uid, session }),
+            (Some(uid), None) => Some(Target::Uid(uid)),
+            (None, Some(session)) => Some(Target::Session(session)),
+            (None, None) => None,
+        });
         targets.extend(self.class.clone().map(Target::Class));
         targets.extend(self.node.clone().map(Target::Node));
         targets.extend(self.all.then_some(Target::All));
@@ -73,7 +128,8 @@ impl KickBody {
             _ => Err(Error::new(
                 ErrorKind::InvalidArgument,
                 format!(
-                    "exactly one of uid, session, class, node and all is needed, {given} were given"
+                    "exactly one of uid, session, class, node and all is needed (uid and session \
+                     together are one), {given} were given"
                 ),
             )),
         }
@@ -174,71 +230,6 @@ pub(super) async fn unban(
     admin.audit.record(&actor, order, effect, &result).await;
     let lifted = outcome?;
     Ok(Json(json!({"uid": account.uid, "lifted": lifted})))
-}
-
-#[derive(Serialize)]
-pub(super) struct RevocationsAnswer {
-    revocations: Vec<Pending>,
-    /// How many there are, listed or not.
-    total: usize,
-}
-
-/// `GET /v1/revocations`: sessions whose end is not confirmed yet.
-pub(super) async fn list_revocations(
-    State(admin): State<AdminContext>,
-    QueryParams(query): QueryParams<LimitQuery>,
-) -> Result<Json<RevocationsAnswer>, HttpError> {
-    let most = query.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
-    let (revocations, total) = admin.kick.revocations(most).await?;
-    Ok(Json(RevocationsAnswer { revocations, total }))
-}
-
-#[derive(Serialize)]
-pub(super) struct BansAnswer {
-    bans: Vec<Banned>,
-    /// How many there are, listed or not.
-    total: usize,
-}
-
-/// `GET /v1/bans`: the bans that hold, sorted by account.
-pub(super) async fn list_bans(
-    State(admin): State<AdminContext>,
-    QueryParams(query): QueryParams<LimitQuery>,
-) -> Result<Json<BansAnswer>, HttpError> {
-    let most = query.limit.unwrap_or(DEFAULT_LIMIT).min(MAX_LIMIT);
-    let (bans, total) = admin.kick.bans(most).await?;
-    Ok(Json(BansAnswer { bans, total }))
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct OnlineQuery {
-    /// The last account of the page before.
-    after: Option<Uid>,
-    limit: Option<usize>,
-    /// Only the sessions on this node.
-    node: Option<NodeId>,
-}
-
-#[derive(Serialize)]
-pub(super) struct OnlineAnswer {
-    sessions: Vec<Found>,
-    /// The value of `after` for the next page; absent on the last page.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<Uid>,
-}
-
-/// `GET /v1/sessions`: the sessions of all nodes or of one, sorted by account, page by page.
-pub(super) async fn list_sessions(
-    State(admin): State<AdminContext>,
-    QueryParams(page): QueryParams<OnlineQuery>,
-) -> Result<Json<OnlineAnswer>, HttpError> {
-    let most = page.limit.unwrap_or(DEFAULT_LIMIT).clamp(1, 10_000);
-    let online = admin
-        .kick
-        .online(page.after.as_ref(), most, page.node.as_ref());
-    let (sessions, next) = online.await?;
-    Ok(Json(OnlineAnswer { sessions, next }))
 }
 
 /// The results of a kick as text for the audit log. Each session is counted once.

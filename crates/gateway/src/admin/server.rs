@@ -22,7 +22,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     AdminAccess, AuditLog, Right, audit, events,
     http::{client_ip, http_error, mark_logged_in},
-    orders, presence, send,
+    lists, orders, presence, send,
 };
 use crate::{accounts::Turns, health::health, send_api::SendApi};
 
@@ -32,7 +32,6 @@ const MAX_BODY: usize = 64 * 1024;
 /// Serves administrators until `stop`, and then waits for the orders in progress.
 pub(crate) async fn serve_admin(
     admin: AdminContext,
-    sender: SendApi,
     page: Router,
     listener: ConnectionListener,
     stop: CancellationToken,
@@ -51,9 +50,9 @@ pub(crate) async fn serve_admin(
     let lists = Router::new()
         .route("/metrics", get(show_metrics))
         .route("/v1/users/{uid}", get(orders::show_user))
-        .route("/v1/sessions", get(orders::list_sessions))
-        .route("/v1/bans", get(orders::list_bans))
-        .route("/v1/revocations", get(orders::list_revocations))
+        .route("/v1/sessions", get(lists::list_sessions))
+        .route("/v1/bans", get(lists::list_bans))
+        .route("/v1/revocations", get(lists::list_revocations))
         .route("/v1/nodes", get(orders::list_nodes))
         .route("/v1/audit", get(audit::list_audit))
         // A question about many accounts changes nothing, and its body is longer.
@@ -61,6 +60,7 @@ pub(crate) async fn serve_admin(
     let usual = Router::new()
         .route("/v1/kick", post(orders::kick))
         .route("/v1/ban", post(orders::ban).delete(orders::unban))
+        .route("/v1/users/{uid}/message", post(orders::send_message))
         .route("/v1/drain", post(orders::drain).delete(orders::undrain));
     let by_force = Router::new().route("/v1/force-release", post(orders::force_release));
     let guarded = guarded(lists, Right::Read)
@@ -73,8 +73,8 @@ pub(crate) async fn serve_admin(
         )
         .merge(guarded)
         .with_state(admin.clone())
+        .merge(send::routes(admin.sender.clone()))
         .merge(events::routes(admin, stop.clone()))
-        .merge(send::routes(sender))
         .merge(page)
         .fallback(|| async { http_error(StatusCode::NOT_FOUND, "this path does not exist") })
         .method_not_allowed_fallback(|| async {
@@ -146,6 +146,7 @@ pub(crate) struct AdminContext {
     pub(crate) metrics: MetricsPage,
     pub(crate) tls: Arc<Tls>,
     pub(crate) access: AdminAccess,
+    pub(crate) sender: SendApi,
     /// The turns of questions about many accounts.
     pub(crate) turns: Turns,
 }
@@ -248,6 +249,7 @@ mod tests {
             audit: AuditLog::new(node, store.records(), Arc::new(SystemClock)),
             metrics: MetricsPage::install(),
             access,
+            sender,
             turns: Turns::new(Arc::new(SystemClock)),
         };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -263,7 +265,6 @@ mod tests {
         let listener = ConnectionListener::new(listener, places, shared, LIMIT);
         tokio::spawn(serve_admin(
             admin,
-            sender,
             page::routes(page),
             listener,
             stop.clone(),

@@ -13,6 +13,8 @@ use crate::config::{GatewayConfig, LEAST_TOKEN_BYTES, Secret};
 /// Most tokens of a file: each is compared with the token of a request.
 const MOST_TOKENS: usize = 64;
 const LONGEST_NAME: usize = 64;
+/// The name of the token in the setting of this name. No line of the file may have it.
+const OWN_NAME: &str = "admin_token";
 
 /// What an administrator may do. Each right includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,9 +30,9 @@ pub(crate) enum Right {
 /// The sender of a request that showed a good token.
 #[derive(Clone, Debug)]
 pub(crate) struct Administrator {
-    /// The name of the token; `admin_token` has none.
-    pub(crate) name: Option<Arc<str>>,
-    right: Right,
+    /// The name of the token; [`OWN_NAME`] for `admin_token`.
+    pub(crate) name: Arc<str>,
+    pub(crate) right: Right,
 }
 
 /// The tokens of the configuration.
@@ -49,7 +51,7 @@ struct NamedToken {
 impl Right {
     const ALL: [Self; 3] = [Self::Read, Self::Operate, Self::Admin];
 
-    const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
             Self::Operate => "operate",
@@ -67,8 +69,7 @@ impl Administrator {
         if self.right >= needed {
             return Ok(());
         }
-        let name = self.name.as_deref().unwrap_or("admin_token");
-        let (right, needed) = (self.right.name(), needed.name());
+        let (name, right, needed) = (&self.name, self.right.name(), needed.name());
         Err(format!(
             "the token \"{name}\" has the right {right}: this needs the right {needed}"
         ))
@@ -131,7 +132,7 @@ impl AdminTokens {
         }
     }
 
-    /// The token without a name.
+    /// The token of the setting `admin_token`, or the one that was made instead.
     pub(crate) const fn own(&self) -> Option<&Secret> {
         self.own.as_ref()
     }
@@ -140,14 +141,14 @@ impl AdminTokens {
     pub(crate) fn identify(&self, given: &str) -> Option<Administrator> {
         if self.own.as_ref().is_some_and(|own| own.matches(given)) {
             return Some(Administrator {
-                name: None,
+                name: OWN_NAME.into(),
                 right: Right::Admin,
             });
         }
         let named = self.file.as_ref()?.current();
         let found = named.iter().find(|named| named.token.matches(given))?;
         Some(Administrator {
-            name: Some(Arc::clone(&found.name)),
+            name: Arc::clone(&found.name),
             right: found.right,
         })
     }
@@ -213,6 +214,11 @@ fn parse_line(line: &str) -> Result<NamedToken, String> {
             "begins with no name: 1 to {LONGEST_NAME} of A-Z a-z 0-9 . _ - are needed"
         ));
     }
+    if name == OWN_NAME {
+        return Err(format!(
+            "has the name of the setting {OWN_NAME}: another is needed"
+        ));
+    }
     let name = excerpt(name);
     let Some(right) = Right::ALL.into_iter().find(|it| it.name() == right) else {
         return Err(format!(
@@ -272,6 +278,10 @@ mod tests {
             ("anna hunter2 hunter2-hunter2-1", "gives \"anna\" no right"),
             ("anna Read hunter2-hunter2-1", "gives \"anna\" no right"),
             ("anna read hunter2", "a token of 7 bytes: at least 16"),
+            (
+                "admin_token read hunter2-hunter2-1",
+                "line 1 has the name of the setting admin_token",
+            ),
             ("anna read h\u{fc}nter2-hunter2-1", "visible ASCII"),
             (
                 &format!("{good}anna admin hunter2-hunter2-2"),

@@ -382,6 +382,10 @@ mod tests {
         async fn withdraw(&self, uid: &Uid, message: &Message) -> Result<bool> {
             self.inbox.withdraw(uid, message).await
         }
+
+        async fn waiting(&self, uid: &Uid) -> Result<usize> {
+            self.inbox.waiting(uid).await
+        }
     }
 
     #[tokio::test]

@@ -309,6 +309,10 @@ mod tests {
             self.go_on.cancelled().await;
             there
         }
+
+        async fn waiting(&self, uid: &Uid) -> Result<usize> {
+            self.inbox.waiting(uid).await
+        }
     }
 
     #[tokio::test]

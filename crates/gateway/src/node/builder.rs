@@ -136,6 +136,7 @@ impl Builder {
             metrics: metrics.clone(),
             tls: Arc::clone(&tls),
             access: access.clone(),
+            sender: sender.clone(),
             turns: Turns::new(Arc::clone(&clock)),
         };
         let page = PageContext {
@@ -151,9 +152,9 @@ impl Builder {
         let listeners = ListenerFactory::new(&config, Arc::clone(&clock), Arc::clone(&tls));
         let mut servers = Servers::new(stop.clone());
         let listener = listeners.guarded_listener(sockets.peer.0, ListenerKind::Peers);
-        servers.spawn_peers(kick.clone(), recent, key.peers()?, sender.clone(), listener);
+        servers.spawn_peers(kick.clone(), recent, key.peers()?, sender, listener);
         let listener = listeners.guarded_listener(sockets.admin.0, ListenerKind::Clients);
-        servers.spawn_admin(admin, sender, page, listener);
+        servers.spawn_admin(admin, page, listener);
         let listener = listeners.client_listener(&config, sockets.websocket.0);
         servers.spawn_websocket(front.clone(), listener);
         if let Some((socket, _)) = sockets.tcp {

@@ -213,18 +213,11 @@ impl Servers {
     pub(super) fn spawn_admin(
         &mut self,
         admin: AdminContext,
-        sender: SendApi,
         page: PageContext,
         listener: ConnectionListener,
     ) {
         let stop = self.stop.child_token();
-        self.spawn(serve_admin(
-            admin,
-            sender,
-            page::routes(page),
-            listener,
-            stop,
-        ));
+        self.spawn(serve_admin(admin, page::routes(page), listener, stop));
     }
 
     pub(super) fn spawn_websocket(&mut self, front: FrontContext, listener: ConnectionListener) {

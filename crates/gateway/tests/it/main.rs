@@ -8,6 +8,7 @@ mod events;
 mod flood;
 mod hanging;
 mod keys;
+mod lists;
 mod login_keys;
 mod many;
 mod may_send;

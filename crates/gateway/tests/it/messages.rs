@@ -319,6 +319,10 @@ impl OfflineStore for NotedMessages {
     async fn withdraw(&self, _: &Uid, _: &Message) -> distlock_core::Result<bool> {
         Ok(false)
     }
+
+    async fn waiting(&self, _: &Uid) -> distlock_core::Result<usize> {
+        Ok(0)
+    }
 }
 
 #[derive(Debug)]

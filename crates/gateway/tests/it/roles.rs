@@ -72,6 +72,10 @@ async fn each_token_has_its_right_and_its_name_in_the_audit_log() {
         ("POST /v1/kick", r#"{"uid":"alice","dry_run":true}"#),
         ("POST /v1/ban", r#"{"uid":"alice"}"#),
         ("DELETE /v1/ban?uid=alice", ""),
+        (
+            "POST /v1/users/alice/message",
+            r#"{"from":"shop","body":1}"#,
+        ),
         ("POST /v1/drain", r#"{"rate":1}"#),
         ("DELETE /v1/drain", ""),
         ("POST /page/token", r#"{"account":"alice"}"#),
@@ -108,10 +112,10 @@ async fn each_token_has_its_right_and_its_name_in_the_audit_log() {
             }
         }
     }
-    // The old token has every right, and no name.
+    // The token of the setting has every right, and the setting's name.
     let order = r#"{"uid":"otto"}"#;
     assert_eq!(n1.admin("POST /v1/ban", order).await.0, 200);
-    assert_eq!(newest_order(&n1).await.get("by"), None);
+    assert_eq!(newest_order(&n1).await["by"], "admin_token");
     assert_eq!(
         n1.admin_with(&word(OPERATES), "POST /v1/ban", order)
             .await

@@ -72,13 +72,15 @@ impl Directory {
             .collect())
     }
 
-    /// A page of the directory, sorted by key.
+    /// A page of the accounts that begin with `prefix`, sorted by key.
     pub(crate) async fn page(
         &self,
+        prefix: &str,
         after: Option<&RecordKey>,
         limit: u32,
     ) -> Result<Vec<(RecordKey, Option<Uid>, Result<VersionedRecord>)>> {
-        let page = self.records.scan("sess/", after, limit).await?;
+        let prefix = format!("sess/{prefix}");
+        let page = self.records.scan(&prefix, after, limit).await?;
         Ok(page
             .into_iter()
             .map(|(key, entry)| {

@@ -141,7 +141,7 @@ pub(super) fn too_many_conflicts(key: &RecordKey) -> Error {
 /// The prefix of all bans.
 const BANS: &str = "ban/";
 
-fn ban_key(uid: &Uid) -> Result<RecordKey> {
+pub(crate) fn ban_key(uid: &Uid) -> Result<RecordKey> {
     RecordKey::new(format!("{BANS}{uid}"))
 }
 
@@ -164,14 +164,16 @@ impl Directory {
         Ok(Some((parse(&key, &entry)?, entry.age)))
     }
 
-    /// A page of the bans with their ages, sorted by key. A record that cannot be read has only its
-    /// key.
+    /// A page of the bans of accounts that begin with `prefix`, with the ages of the bans, sorted
+    /// by key. A record that cannot be read has only its key.
     pub(crate) async fn ban_page(
         &self,
+        prefix: &str,
         after: Option<&RecordKey>,
         limit: u32,
     ) -> Result<Vec<(RecordKey, Option<(Uid, Ban, Option<Duration>)>)>> {
-        let page = self.records.scan(BANS, after, limit).await?;
+        let prefix = format!("{BANS}{prefix}");
+        let page = self.records.scan(&prefix, after, limit).await?;
         let read = |(key, entry): (RecordKey, Entry)| {
             let uid = key.as_str().strip_prefix(BANS).map(Uid::new);
             let ban = match (uid, parse(&key, &entry)) {

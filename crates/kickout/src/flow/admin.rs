@@ -7,16 +7,22 @@ use futures_util::future::join_all;
 use uuid::Uuid;
 
 use crate::{
-    directory::accounts::{CONCURRENT_CHANGES, VersionedRecord},
+    directory::{
+        accounts::{CONCURRENT_CHANGES, VersionedRecord},
+        records::ban_key,
+    },
     flow::kick_out::KickOut,
     model::{
         event::Transition,
-        ident::{NodeId, Uid},
+        ident::{SessionKey, Uid},
         notice::Code,
         record::{Ban, SlotEntry},
     },
     node::{
-        admin::{Banned, EndingReason, Found, Kicked, NodeView, PAGE, Pending, Target, UserView},
+        admin::{
+            Banned, EndingReason, Found, Kicked, MAX_READS, NodeView, PAGE, Page, Pending,
+            SessionFilter, Target, UserView,
+        },
         liveness::Liveness,
     },
     tasks::wall_millis,
@@ -95,7 +101,7 @@ impl KickOut {
             ban: None,
         };
         let wanted = |entry: &SlotEntry| target.matches(entry);
-        if let Target::Uid(uid) = target {
+        if let Some(uid) = target.account() {
             return self.node.end_sessions(uid, wanted, ending).await;
         }
         let mut kicked = Vec::new();
@@ -155,10 +161,12 @@ impl KickOut {
         Ok(accounts.into_iter().flat_map(found).collect())
     }
 
-    /// The sessions on all nodes, or on one node, sorted by account. Reads whole accounts until
-    /// `most` sessions are found, so the result can have more than `most`. Also returns the account
-    /// after which the next call continues; `None` at the end of the directory. Sessions of dead
-    /// nodes are left out.
+    /// The sessions on all nodes that the filter selects, sorted by account, from the directory.
+    /// Sessions of dead nodes are left out.
+    ///
+    /// Reads whole accounts until `most` sessions are found, so a part can have more than `most`.
+    /// One call reads at most 5,120 records. A session that exists from the first call to the last
+    /// is listed once, whatever changes meanwhile.
     ///
     /// # Errors
     /// Failures of the store.
@@ -167,38 +175,49 @@ impl KickOut {
     /// Safe.
     pub async fn online(
         &self,
+        filter: &SessionFilter,
         after: Option<&Uid>,
         most: usize,
-        node: Option<&NodeId>,
-    ) -> Result<(Vec<Found>, Option<Uid>)> {
-        let mut online = Vec::new();
+    ) -> Result<Page<Found>> {
+        let node = &self.node;
+        let (mut entries, mut next) = (Vec::new(), None);
         let mut at = after.map(Uid::record_key).transpose()?;
-        loop {
-            let page = self.node.directory.page(at.as_ref(), PAGE).await?;
+        for read in 1.. {
+            let prefix = &filter.uid_prefix;
+            let page = node.directory.page(prefix, at.as_ref(), PAGE).await?;
             let is_last = page.len() < PAGE as usize;
             for (key, uid, seen) in page {
                 at = Some(key);
-                let (Some(uid), Ok(seen)) = (uid, seen) else {
-                    continue;
-                };
-                for entry in seen.record.slots.into_values() {
-                    let key = &entry.key;
-                    if node.is_some_and(|node| *node != key.node) {
-                        continue;
-                    }
-                    if self.node.liveness_of(&key.node, key.boot).await? != Liveness::Dead {
+                let Some(uid) = uid else { continue };
+                for entry in seen
+                    .into_iter()
+                    .flat_map(|it| it.record.slots.into_values())
+                {
+                    let SessionKey { node: of, boot, .. } = &entry.key;
+                    if filter.matches(&entry)
+                        && node.liveness_of(of, *boot).await? != Liveness::Dead
+                    {
                         let uid = uid.clone();
-                        online.push(Found { uid, entry });
+                        entries.push(Found { uid, entry });
                     }
                 }
-                if online.len() >= most {
-                    return Ok((online, Some(uid)));
+                next = Some(uid);
+                if entries.len() >= most {
+                    return Ok(Page { entries, next });
                 }
             }
             if is_last {
-                return Ok((online, None));
+                break;
+            }
+            // Without an account there is no place from which the next part could begin.
+            if read >= MAX_READS && next.is_some() {
+                return Ok(Page { entries, next });
             }
         }
+        Ok(Page {
+            entries,
+            next: None,
+        })
     }
 
     /// At most `most` revocations whose sessions are not known to have ended, and how many there
@@ -279,33 +298,49 @@ impl KickOut {
         Ok((ban, kicked))
     }
 
-    /// At most `most` bans that hold, sorted by account, and how many there are in all. A ban whose
-    /// order failed may be among them.
+    /// At most `most` bans that hold, of accounts that begin with `uid_prefix`, sorted by account.
+    /// A ban whose order failed may be among them. One call reads at most 5,120 bans.
     ///
     /// # Errors
     /// Failures of the store.
     ///
     /// # Cancel safety
     /// Safe.
-    pub async fn bans(&self, most: usize) -> Result<(Vec<Banned>, usize)> {
+    pub async fn bans(
+        &self,
+        uid_prefix: &str,
+        after: Option<&Uid>,
+        most: usize,
+    ) -> Result<Page<Banned>> {
         let node = &self.node;
-        let (mut bans, mut total, mut after) = (Vec::new(), 0, None);
-        loop {
-            let page = node.directory.ban_page(after.as_ref(), PAGE).await?;
-            let Some((last, _)) = page.last() else {
-                return Ok((bans, total));
-            };
-            after = Some(last.clone());
-            for (uid, ban, age) in page.into_iter().filter_map(|(_, read)| read) {
-                if node.ban_is_over(&ban, age) {
-                    continue;
+        let (mut entries, mut next) = (Vec::new(), None);
+        let mut at = after.map(ban_key).transpose()?;
+        for read in 1.. {
+            let page = node.directory.ban_page(uid_prefix, at.as_ref(), PAGE);
+            let page = page.await?;
+            let is_last = page.len() < PAGE as usize;
+            for (key, ban) in page {
+                at = Some(key);
+                let Some((uid, ban, age)) = ban else { continue };
+                next = Some(uid.clone());
+                if !node.ban_is_over(&ban, age) {
+                    entries.push(Banned { uid, ban });
                 }
-                total += 1;
-                if bans.len() < most {
-                    bans.push(Banned { uid, ban });
+                if entries.len() >= most {
+                    return Ok(Page { entries, next });
                 }
             }
+            if is_last {
+                break;
+            }
+            if read >= MAX_READS && next.is_some() {
+                return Ok(Page { entries, next });
+            }
         }
+        Ok(Page {
+            entries,
+            next: None,
+        })
     }
 
     /// Lifts an account's ban. Returns true if there was a ban.

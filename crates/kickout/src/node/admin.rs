@@ -6,7 +6,7 @@
 //! that was read. The mark in the account's record says that there is a ban; the record `ban/<uid>`
 //! says how long it lasts. A mark without that record means nothing.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 use distlock_core::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
@@ -33,12 +33,44 @@ pub enum Target {
     Uid(Uid),
     /// One session. The operation reads the whole directory.
     Session(SessionId),
+    /// One session of this account.
+    SessionOf {
+        /// The account.
+        uid: Uid,
+        /// The session.
+        session: SessionId,
+    },
     /// Every session of one class of device. The operation reads the whole directory.
     Class(Class),
     /// Every session on a node. The operation reads the whole directory.
     Node(NodeId),
     /// Every session. The operation reads the whole directory.
     All,
+}
+
+/// Selects sessions of the directory. Each member that is set leaves out the sessions that differ.
+#[derive(Clone, Debug, Default)]
+pub struct SessionFilter {
+    /// The beginning of the account. Only the records of accounts that begin so are read.
+    pub uid_prefix: String,
+    /// The device.
+    pub device: Option<Device>,
+    /// The class of the device.
+    pub class: Option<Class>,
+    /// The node.
+    pub node: Option<NodeId>,
+    /// The address of the client.
+    pub address: Option<IpAddr>,
+}
+
+/// A part of a list that is sorted by account.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Page<T> {
+    /// The entries. The list may go on although there are few of them, or none.
+    pub entries: Vec<T>,
+    /// The account after which the next part begins; `None` at the end of the list.
+    pub next: Option<Uid>,
 }
 
 /// A session as the directory has it.
@@ -89,10 +121,31 @@ impl Target {
     pub(crate) fn matches(&self, entry: &SlotEntry) -> bool {
         match self {
             Self::Uid(_) | Self::All => true,
-            Self::Session(session) => entry.key.session == *session,
+            Self::Session(session) | Self::SessionOf { session, .. } => {
+                entry.key.session == *session
+            }
             Self::Class(class) => entry.class == *class,
             Self::Node(node) => entry.key.node == *node,
         }
+    }
+
+    /// The only account that can have such sessions, if the target names it.
+    pub(crate) const fn account(&self) -> Option<&Uid> {
+        match self {
+            Self::Uid(uid) | Self::SessionOf { uid, .. } => Some(uid),
+            _ => None,
+        }
+    }
+}
+
+impl SessionFilter {
+    /// Whether the session is selected. The accounts are not compared, because only the accounts
+    /// with the prefix are read.
+    pub(crate) fn matches(&self, entry: &SlotEntry) -> bool {
+        self.device.as_ref().is_none_or(|it| *it == entry.device)
+            && self.class.as_ref().is_none_or(|it| *it == entry.class)
+            && self.node.as_ref().is_none_or(|it| *it == entry.key.node)
+            && (self.address.is_none() || self.address == entry.client.address)
     }
 }
 
@@ -161,6 +214,9 @@ pub struct NodeView {
 
 /// Records in one read of the directory.
 pub(crate) const PAGE: u32 = 256;
+/// Most such reads for one part of a list. Whoever looks for something rare reads the directory in
+/// several parts, so that one question cannot keep the store from logins for long.
+pub(crate) const MAX_READS: u32 = 20;
 /// Attempts at one change of a record while other nodes keep changing the same record.
 const MAX_ATTEMPTS: u32 = 8;
 
@@ -172,7 +228,7 @@ impl Node {
     ) -> Result<()> {
         let mut after = None;
         loop {
-            let page = self.directory.page(after.as_ref(), PAGE).await?;
+            let page = self.directory.page("", after.as_ref(), PAGE).await?;
             let Some((last, ..)) = page.last() else {
                 return Ok(());
             };
@@ -198,7 +254,7 @@ impl Node {
                 accounts.push((uid.clone(), matching));
             }
         };
-        if let Target::Uid(uid) = target {
+        if let Some(uid) = target.account() {
             add_matching(uid, self.directory.read(uid).await?.record);
         } else {
             self.for_each_record(add_matching).await?;

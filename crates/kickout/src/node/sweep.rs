@@ -151,7 +151,11 @@ impl Node {
         };
         let mut looked_at = 0;
         while looked_at < most {
-            let page = match self.directory.page(progress.cursor.as_ref(), PAGE).await {
+            let page = match self
+                .directory
+                .page("", progress.cursor.as_ref(), PAGE)
+                .await
+            {
                 Ok(page) => page,
                 Err(error) => return outcome.and(Err(error)),
             };
