@@ -1,6 +1,6 @@
 //! The live page, a web page of the admin listener. The page shows nodes and their leases, the
-//! takeovers of all nodes, locks, and the requests of administrators. The page also has two
-//! simulated devices, with which a person can try a takeover.
+//! takeovers of all nodes, locks, lists of sessions and bans, and the requests of administrators.
+//! The page also has two simulated devices, with which a person can try a takeover.
 //!
 //! The node renders the page. The page's script reloads the part that changes, sends the same
 //! requests to the node as the command-line tool, and logs in as each of the two simulated

@@ -6,7 +6,10 @@ use askama::Template;
 use distlock_kickout::{NodeId, NodeInfo, NodeState};
 
 use super::snapshot::{MAX_SHOWN, Report, Snapshot};
-use crate::takeovers::VERSION;
+use crate::{
+    admin::{Administrator, Right},
+    takeovers::VERSION,
+};
 
 #[derive(Template)]
 #[template(path = "sign_in.html")]
@@ -19,6 +22,8 @@ struct SignInPage<'a> {
 struct NodePage<'a> {
     node: &'a NodeId,
     version: &'static str,
+    administrator: &'a Administrator,
+    may_operate: bool,
     changing_part: String,
 }
 
@@ -66,10 +71,13 @@ pub(super) fn sign_in_page(node: &NodeId) -> String {
     SignInPage { node }.to_string()
 }
 
-pub(super) fn full_page(snapshot: &Snapshot) -> String {
+/// The page for this administrator.
+pub(super) fn full_page(snapshot: &Snapshot, administrator: &Administrator) -> String {
     let page = NodePage {
         node: &snapshot.node,
         version: VERSION,
+        administrator,
+        may_operate: administrator.check(Right::Operate).is_ok(),
         changing_part: changing_part(snapshot),
     };
     page.to_string()

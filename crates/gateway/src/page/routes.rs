@@ -93,9 +93,12 @@ async fn authorise(State(page): State<PageContext>, mut request: Request, next: 
 
 const HTML: [(HeaderName, &str); 1] = [(header::CONTENT_TYPE, "text/html; charset=utf-8")];
 
-async fn show_page(State(page): State<PageContext>) -> Response {
+async fn show_page(
+    State(page): State<PageContext>,
+    Extension(administrator): Extension<Administrator>,
+) -> Response {
     let snapshot = Snapshot::take(&page).await;
-    (HTML, render::full_page(&snapshot)).into_response()
+    (HTML, render::full_page(&snapshot, &administrator)).into_response()
 }
 
 /// The part of the page that changes, the takeovers, the nodes for the playground, and all nodes

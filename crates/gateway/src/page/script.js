@@ -125,7 +125,8 @@ async function ask(method, path, body) {
 function locked() {
   byId("locked").hidden = false;
   byId("sign-out").hidden = true;
-  for (const button of byId("orders").querySelectorAll("button")) button.disabled = true;
+  const buttons = document.querySelectorAll("#orders button, #lists button, #pager button");
+  for (const button of buttons) button.disabled = true;
 }
 
 const count = (many, one) => `${many} ${one}${many === 1 ? "" : "s"}`;
@@ -141,7 +142,7 @@ let onlineAt = [];
 
 function listNodes(nodes) {
   onlineAt = nodes;
-  const select = byId("orders").elements.node;
+  const select = byId("lists").elements.node;
   const names = ["", ...nodes.map(({ node }) => node)];
   if (names.join() === [...select.options].map((it) => it.value).join()) return;
   const chosen = select.value;
@@ -154,16 +155,6 @@ function onlineOn(node) {
   const asked = onlineAt.filter((it) => !node || it.node === node);
   if (asked.length === 0 || asked.some((it) => it.sessions === null)) return null;
   return asked.reduce((sum, it) => sum + it.sessions, 0);
-}
-
-// A list begins with its first entries. The text says how many there are in all, if that is known.
-const LISTED = 100;
-
-function listed(one, many, lines, total, names) {
-  if (lines.length === 0) return `no ${many}`;
-  if (total === 1) return [`1 ${one}`, tableOf(names, lines)];
-  const all = total === lines.length ? total : `the first ${lines.length} of ${total ?? "more"}`;
-  return [`${all} ${many}`, tableOf(names, lines)];
 }
 
 function tableOf(names, lines) {
@@ -207,97 +198,226 @@ const ORDERS = {
     send: () => ask("DELETE", "/v1/drain"),
     says: () => "this node takes logins again",
   },
-  sessions: {
-    anybody: true,
-    send: ({ node }) => {
-      const of = node ? `&node=${encodeURIComponent(node)}` : "";
-      return ask("GET", `/v1/sessions?limit=${LISTED}${of}`);
+  send: {
+    send: ({ uid, text, from }) => {
+      if (!text || !from) throw new Error("name a text, and the account that it is from");
+      return ask("POST", `${account(uid)}/message`, { from, body: text });
     },
-    says: ({ sessions, next }, { node }) => {
-      const line = (it) => [it.uid, it.device, it.class, it.node, dayTime(it.since_ms)];
-      const lines = sessions.map(line);
-      const total = next ? onlineOn(node) : lines.length;
-      const names = ["account", "device", "class", "node", "since"];
-      return listed("session", "sessions", lines, total, names);
-    },
-  },
-  revocations: {
-    anybody: true,
-    send: () => ask("GET", `/v1/revocations?limit=${LISTED}`),
-    says: ({ revocations, total }) => {
-      const why = (it) => it.reason ?? `code ${it.code}`;
-      const lines = revocations.map((it) => [it.uid, it.node, it.session, why(it)]);
-      const one = "session that is not known to be gone";
-      const many = "sessions that are not known to be gone";
-      return listed(one, many, lines, total, ["account", "node", "session", "why"]);
-    },
-  },
-  bans: {
-    anybody: true,
-    send: () => ask("GET", `/v1/bans?limit=${LISTED}`),
-    says: ({ bans, total }) => {
-      const end = ({ until_ms }) => (until_ms ? dayTime(until_ms) : "no end");
-      const lines = bans.map((it) => [it.uid, it.reason ?? "", end(it)]);
-      return listed("ban", "bans", lines, total, ["account", "reason", "until"]);
-    },
-  },
-  audit: {
-    anybody: true,
-    send: () => ask("GET", `/v1/audit?limit=${LISTED}`),
-    says: ({ entries, total }) => {
-      const by = (it) => (it.by ? `${it.by} at ${it.from}` : it.from);
-      const what = (it) => (it.reason ? `${it.action}: ${it.reason}` : it.action);
-      const of = (it) => [dayTime(it.at_ms), it.node, what(it), it.target, by(it), it.result];
-      const names = ["time", "node", "order", "about", "by", "result"];
-      return listed("order", "orders", entries.map(of), total, names);
+    says: ({ outcome, devices }) => {
+      const on = devices.map((it) => `${it.device}: ${it.outcome}`).join(", ");
+      return `the message is ${outcome}${on ? ` (${on})` : ""}`;
     },
   },
 };
 
-// An account's sessions, as a table.
-function look({ uid, record, nodes }) {
-  if (!record) return `${uid} has never logged in`;
+// A button that looks up an account.
+function accountLink(uid) {
+  const link = document.createElement("button");
+  link.type = "button";
+  link.className = "link";
+  link.textContent = uid;
+  link.onclick = () => {
+    byId("orders").elements.uid.value = uid;
+    byId("o").scrollIntoView();
+    give(ORDERS.look, { uid });
+  };
+  return link;
+}
+
+const untilTime = ({ until_ms }) => (until_ms ? dayTime(until_ms) : "no end");
+
+// An account: its ban, the messages that wait for it, and its sessions as a table.
+function look({ uid, record, nodes, waiting }) {
+  const many = waiting === null ? "an unknown number of messages" : count(waiting, "message");
+  const kept = `${many} waiting`;
+  if (!record) return [`${uid} has never logged in; ${kept}`];
   const parts = [];
   const why = record.ban?.reason ? `: ${record.ban.reason}` : "";
-  if (record.ban) parts.push(`${uid} is banned${why}`);
+  if (record.ban) {
+    const line = document.createElement("p");
+    const { until_ms } = record.ban;
+    line.append(`${uid} is banned${why}, `);
+    line.append(...(until_ms ? ["until ", dayTime(until_ms)] : ["without end"]));
+    parts.push(line);
+  }
   const slots = Object.entries(record.slots);
-  parts.push(`${uid}: ${count(slots.length, "session")}, generation ${record.gen}`);
-  const waiting = record.revocations?.length ?? 0;
-  if (waiting) parts.push(`${count(waiting, "session")} must go and are not known to be gone`);
+  parts.push(`${uid}: ${count(slots.length, "session")}, ${kept}, generation ${record.gen}`);
+  const pending = record.revocations?.length ?? 0;
+  if (pending) parts.push(`${count(pending, "session")} must go and are not known to be gone`);
   if (slots.length === 0) return parts;
+  const operates = byId("orders").hasAttribute("data-operates");
   const lines = slots.map(([slot, it]) => {
     const own = nodes.find(({ node, boot }) => node === it.node && boot === it.boot);
-    const state = own?.state ?? "?";
-    return [slot, it.device, it.class, it.node, state, dayTime(it.since_ms)];
+    const line = [slot, it.device, it.class, `${it.node} (${own?.state ?? "?"})`, ...client(it)];
+    return operates ? [...line, kickButton(uid, it)] : line;
   });
-  return [...parts, tableOf(["slot", "device", "class", "node", "node is", "since"], lines)];
+  const names = ["slot", "device", "class", "node", "address", "version", "since"];
+  return [...parts, tableOf(operates ? [...names, "end it"] : names, lines)];
+}
+
+// Where the client of a session is, what it runs, and since when.
+const client = (it) => [it.address ?? "?", it.version ?? "?", dayTime(it.since_ms)];
+
+// Ends one session, and looks up its account again.
+function kickButton(uid, { session, device }) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.textContent = "Kick";
+  button.onclick = () => {
+    const send = async () => {
+      const body = { uid, session, reason: filled(byId("orders")).reason };
+      const { kicked } = await ask("POST", "/v1/kick", body);
+      return { kicked, account: await ask("GET", account(uid)) };
+    };
+    const says = (it) => [ended(it.kicked), ...look(it.account)];
+    give({ sure: () => `End the session of ${uid} on ${device}?`, send, says }, { uid });
+  };
+  return button;
+}
+
+// Shows texts and elements in a part of the page.
+function say(where, parts, bad) {
+  const lines = [parts].flat().map((part) => {
+    if (part instanceof Node) return part;
+    const line = document.createElement("p");
+    line.textContent = part;
+    if (bad) line.className = "trouble";
+    return line;
+  });
+  byId(where).replaceChildren(...lines);
+  labelCells();
+}
+
+// Gives an order, and says what came of it.
+async function give(order, fields) {
+  if (order.sure && !confirm(order.sure(fields))) return;
+  try {
+    say("answer", order.says(await order.send(fields), fields));
+  } catch (error) {
+    say("answer", error.message, true);
+  }
+}
+
+// The filled fields of a form.
+function filled(form) {
+  const given = [...new FormData(form)].map(([name, text]) => [name, text.trim()]);
+  return Object.fromEntries(given.filter(([, text]) => text !== ""));
 }
 
 function orders(form) {
-  const say = (parts, bad) => {
-    const lines = [parts].flat().map((part) => {
-      if (part instanceof Node) return part;
-      const line = document.createElement("p");
-      line.textContent = part;
-      if (bad) line.className = "trouble";
-      return line;
-    });
-    byId("answer").replaceChildren(...lines);
-    labelCells();
-  };
   if (!sessionStorage.getItem(PASS)) locked();
-  form.onsubmit = async (event) => {
+  form.onsubmit = (event) => {
     event.preventDefault();
     const order = ORDERS[event.submitter?.value ?? "look"];
-    const given = [...new FormData(form)].map(([name, text]) => [name, text.trim() || undefined]);
-    const fields = Object.fromEntries(given);
-    if (!order.anybody && !fields.uid) return say("name an account", true);
-    if (order.sure && !confirm(order.sure(fields))) return;
-    try {
-      say(order.says(await order.send(fields), fields));
-    } catch (error) {
-      say(error.message, true);
-    }
+    const fields = filled(form);
+    if (!order.anybody && !fields.uid) return say("answer", "name an account", true);
+    give(order, fields);
+  };
+}
+
+// Entries of one page of a list. The page says how many there are in all, if that is known.
+const LISTED = 100;
+
+// The lists: where each is, by which fields it can be searched, and how an entry is shown.
+const LISTS = {
+  sessions: {
+    path: "/v1/sessions",
+    by: ["prefix", "device", "class", "address", "node"],
+    called: ["session", "sessions"],
+    covers:
+      "From the store's directory, so of all nodes. Sessions of a node that died are left out " +
+      "when its lease has ended.",
+    entries: ({ sessions }) => sessions,
+    // The nodes count their sessions, and nobody counts those that a search finds.
+    total: ({ next }, last, { node, ...search }) => {
+      if (next === undefined) return last;
+      const online = Object.keys(search).length ? null : onlineOn(node);
+      return online > last ? online : null;
+    },
+    names: ["account", "device", "class", "node", "address", "version", "since"],
+    line: (it) => [accountLink(it.uid), it.device, it.class, it.node, ...client(it)],
+  },
+  bans: {
+    path: "/v1/bans",
+    by: ["prefix"],
+    called: ["ban", "bans"],
+    covers: "A search for bans is by account.",
+    entries: ({ bans }) => bans,
+    total: ({ next }, last) => (next === undefined ? last : null),
+    names: ["account", "reason", "until"],
+    line: (it) => [accountLink(it.uid), it.reason ?? "", untilTime(it)],
+  },
+  audit: {
+    path: "/v1/audit",
+    by: [],
+    called: ["order", "orders"],
+    covers: "The last 200 orders of each node that changed something. The log has every order.",
+    entries: ({ entries }) => entries,
+    total: ({ total }) => total,
+    names: ["time", "node", "order", "about", "by", "result"],
+    line: (it) => {
+      const what = it.reason ? `${it.action}: ${it.reason}` : it.action;
+      return [dayTime(it.at_ms), it.node, what, it.target, `${it.by} at ${it.from}`, it.result];
+    },
+  },
+  revocations: {
+    path: "/v1/revocations",
+    by: [],
+    called: ["session that is not known to be gone", "sessions that are not known to be gone"],
+    entries: ({ revocations }) => revocations,
+    total: ({ total }) => total,
+    names: ["account", "node", "session", "why"],
+    line: (it) => [accountLink(it.uid), it.node, it.session, it.reason ?? `code ${it.code}`],
+  },
+};
+
+// The list that was asked for last.
+let listing = null;
+
+// Shows a page of a list. `places` says where this page begins, and each page before it.
+async function showPage(name, search, places) {
+  const { path, called, covers, entries, total, names, line } = LISTS[name];
+  const asked = {};
+  listing = asked;
+  const { after, before } = places.at(-1);
+  const query = new URLSearchParams({ ...search, limit: LISTED });
+  if (after !== undefined) query.set("after", after);
+  try {
+    const answer = await ask("GET", `${path}?${query}`);
+    // Another list was asked for meanwhile.
+    if (listing !== asked) return;
+    const found = entries(answer);
+    const { next } = answer;
+    const last = before + found.length;
+    const [one, many] = called;
+    const all = total(answer, last, search);
+    let title = `${before + 1} to ${last}${all === null ? "" : ` of ${all}`} ${many}`;
+    if (found.length === 0) title = `no ${before ? "further " : ""}${many}`;
+    else if (before === 0 && all === last) title = last === 1 ? `1 ${one}` : `${last} ${many}`;
+    const parts = [title];
+    if (covers) parts.push(covers);
+    if (next !== undefined && found.length < LISTED)
+      parts.push(`The search has come to ${next}, and goes on with the next page.`);
+    if (found.length) parts.push(tableOf(names, found.map(line)));
+    say("list", parts);
+    const following = next === undefined ? [] : [{ after: next, before: last }];
+    byId("previous").disabled = places.length === 1;
+    byId("next").disabled = following.length === 0;
+    byId("previous").onclick = () => showPage(name, search, places.slice(0, -1));
+    byId("next").onclick = () => showPage(name, search, [...places, ...following]);
+    byId("pager").hidden = places.length === 1 && following.length === 0;
+  } catch (error) {
+    if (listing === asked) say("list", error.message, true);
+  }
+}
+
+function lists(form) {
+  form.onsubmit = (event) => {
+    event.preventDefault();
+    const name = event.submitter?.value ?? "sessions";
+    const search = Object.entries(filled(form)).filter(([field]) => LISTS[name].by.includes(field));
+    byId("pager").hidden = true;
+    showPage(name, Object.fromEntries(search), [{ after: undefined, before: 0 }]);
   };
 }
 
@@ -345,6 +465,7 @@ function device(box) {
       addresses: [...nodes, ...chosen],
       token,
       device: box.dataset.device,
+      version: "live page",
       onOpen: ({ node, gen }) => {
         wasIn = true;
         show("in", `in on ${node}`);
@@ -412,5 +533,6 @@ if (form) {
   document.querySelectorAll(".device").forEach(device);
   byId("sign-out").onclick = signOut;
   orders(byId("orders"));
+  lists(byId("lists"));
   refresh();
 }
