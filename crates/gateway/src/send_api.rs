@@ -18,7 +18,7 @@ use crate::{
 /// Checks the send token, and sends messages of servers.
 #[derive(Clone)]
 pub(crate) struct SendApi {
-    front: FrontContext,
+    front: Arc<FrontContext>,
     /// The send token; `None` if no server may send.
     bearer: Option<BearerToken>,
     turns: Turns,
@@ -43,7 +43,7 @@ impl SendDenied {
 }
 
 impl SendApi {
-    pub(crate) fn new(front: FrontContext, bearer: Option<BearerToken>) -> Self {
+    pub(crate) fn new(front: Arc<FrontContext>, bearer: Option<BearerToken>) -> Self {
         Self {
             turns: Turns::new(Arc::clone(&front.clock)),
             front,

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// The parts of a node that the task of each session needs.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct FrontContext {
     pub(crate) kick: KickOut,
     pub(crate) keys: Arc<LoginKeys>,
@@ -33,7 +33,7 @@ pub(crate) struct FrontContext {
     pub(crate) classes: Option<Arc<[Class]>>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) inbox: Arc<dyn OfflineStore>,
-    pub(crate) limits: Arc<SendLimits>,
+    pub(crate) limits: SendLimits,
     /// The check of each message; without this check every account may send to every account.
     pub(crate) may_send: Option<Arc<dyn MaySend>>,
     /// The service that saves after each session; without it clients may save by themselves.
@@ -99,7 +99,7 @@ pub(crate) trait FrameWriter: Send + 'static {
 
 /// Serves one connection.
 pub(crate) async fn serve<R: FrameReader, W: FrameWriter>(
-    front: FrontContext,
+    front: Arc<FrontContext>,
     reader: R,
     writer: W,
     connection: ConnectionHandle,
@@ -121,7 +121,7 @@ pub(crate) async fn serve<R: FrameReader, W: FrameWriter>(
 }
 
 async fn log_in_and_serve<R: FrameReader, W: FrameWriter>(
-    front: FrontContext,
+    front: Arc<FrontContext>,
     mut reader: R,
     mut writer: W,
     connection: ConnectionHandle,

@@ -3,7 +3,7 @@
 //! Invariant of this module: a message is delivered, stored, or reported as failed. This module
 //! must never lose a message that it withdrew from the store.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use distlock_core::Result;
 use distlock_kickout::{Class, Delivery, Device, Location, Message, Receipt, Uid};
@@ -142,7 +142,7 @@ fn is_too_long(message: &Message, max_frame: usize) -> bool {
 /// Cancel safety: after a drop, a message that is being stored is still stored or delivered, but
 /// the sender does not learn the outcome.
 pub(crate) async fn deliver(
-    front: &FrontContext,
+    front: &Arc<FrontContext>,
     to: &Uid,
     message: &Message,
 ) -> Result<MessageOutcome> {
@@ -159,7 +159,7 @@ pub(crate) async fn deliver(
 /// # Errors
 /// Failures of the store before anything was delivered.
 pub(crate) async fn deliver_to_many(
-    front: &FrontContext,
+    front: &Arc<FrontContext>,
     to: &[Uid],
     message: &Message,
 ) -> Result<Vec<Result<MessageOutcome>>> {
@@ -184,7 +184,7 @@ pub(crate) async fn deliver_to_many(
 }
 
 async fn deliver_or_keep(
-    front: &FrontContext,
+    front: &Arc<FrontContext>,
     to: &Uid,
     message: &Message,
 ) -> Result<MessageOutcome> {
@@ -199,7 +199,7 @@ fn is_to_be_kept(receipts: &[Receipt]) -> bool {
 
 /// Stores a message if it has to be stored. `receipts` holds the results of the delivery.
 async fn keep_if_missed(
-    front: &FrontContext,
+    front: &Arc<FrontContext>,
     to: &Uid,
     message: &Message,
     receipts: Vec<Receipt>,
@@ -214,7 +214,7 @@ async fn keep_if_missed(
     }
     // This runs in a separate task. If the sender leaves meanwhile, a message that was withdrawn
     // from the store must still reach its receiver.
-    let (tracker, front) = (front.connections.clone(), front.clone());
+    let (tracker, front) = (front.connections.clone(), Arc::clone(front));
     let (to, message) = (to.clone(), message.clone());
     let kept =
         tracker.spawn(async move { keep_or_redeliver(&front, &to, &message, receipts).await });

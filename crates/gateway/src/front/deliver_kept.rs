@@ -22,7 +22,11 @@ const FORGET_TOGETHER_WAIT: Duration = Duration::from_millis(500);
 /// that was not written before the session's last frame, or before a crash, waits for the next
 /// session. A message that arrived and was not yet removed is delivered once more; the client
 /// recognises the message by its id.
-pub(super) async fn deliver_kept(front: FrontContext, session: Arc<Session>, replies: Replies) {
+pub(super) async fn deliver_kept(
+    front: Arc<FrontContext>,
+    session: Arc<Session>,
+    replies: Replies,
+) {
     let inbox = &front.inbox;
     let handed_out = async {
         let mut kept = inbox.claim(session.uid()).await?;

@@ -58,15 +58,15 @@ pub(super) async fn start_kickout(memory: &Memory) -> KickOut {
     kick.start().await.unwrap()
 }
 
-pub(crate) fn front_context(kick: &KickOut, inbox: Arc<dyn OfflineStore>) -> FrontContext {
+pub(crate) fn front_context(kick: &KickOut, inbox: Arc<dyn OfflineStore>) -> Arc<FrontContext> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    FrontContext {
+    Arc::new(FrontContext {
         kick: kick.clone(),
         keys: Arc::new(LoginKeys::of_secret(TokenKey::new(&[7; 32]).unwrap())),
         classes: None,
         clock: Arc::clone(&clock),
         inbox,
-        limits: Arc::new(SendLimits::from_config(&GatewayConfig::default(), &clock)),
+        limits: SendLimits::from_config(&GatewayConfig::default(), &clock),
         may_send: None,
         saver: None,
         heartbeat: LONG,
@@ -76,7 +76,7 @@ pub(crate) fn front_context(kick: &KickOut, inbox: Arc<dyn OfflineStore>) -> Fro
         connections: TaskTracker::new(),
         abort_all: CancellationToken::new(),
         forwarded: false,
-    }
+    })
 }
 
 pub(crate) async fn log_in_device(kick: &KickOut, uid: &Uid) -> Session {

@@ -37,26 +37,27 @@ pub(super) enum Reply {
 impl Reply {
     /// A stored message and its receipt. The receipt is sent when the client has acknowledged the
     /// message, or when the message was written to a client that does not acknowledge.
-    pub(super) fn with_receipt(message: Message) -> (Self, oneshot::Receiver<()>) {
+    pub(super) fn with_receipt(message: Message) -> (Box<Self>, oneshot::Receiver<()>) {
         let (receipt, arrived) = oneshot::channel();
-        (Self::Kept(message, receipt), arrived)
+        (Box::new(Self::Kept(message, receipt)), arrived)
     }
 }
 
-impl From<Frame> for Reply {
+impl From<Frame> for Box<Reply> {
     fn from(frame: Frame) -> Self {
-        Self::Answer(frame)
+        Self::new(Reply::Answer(frame))
     }
 }
 
-/// The queue for replies.
-pub(super) type Replies = mpsc::Sender<Reply>;
+/// The queue for replies. A channel has room for 32 values from its start, so the values are small:
+/// boxes.
+pub(super) type Replies = mpsc::Sender<Box<Reply>>;
 
 /// The queues for frames to the client.
 #[derive(Debug)]
 pub(super) struct Outbox {
     replies: Replies,
-    urgent: mpsc::Sender<Urgent>,
+    urgent: mpsc::Sender<Box<Urgent>>,
     /// The number of the last message that the client acknowledged.
     acked: watch::Sender<u64>,
     alive: watch::Receiver<()>,
@@ -123,7 +124,7 @@ impl Outbox {
         if matches!(urgent, Urgent::Frame(_)) && self.urgent.capacity() <= 1 {
             return;
         }
-        let _ = self.urgent.try_send(urgent);
+        let _ = self.urgent.try_send(Box::new(urgent));
     }
 
     /// Waits until nothing more will be written: this side has closed, or a write has failed.
@@ -206,13 +207,13 @@ async fn write_frames<W: FrameWriter>(
     session: Arc<Session>,
     mut unacked: Unacknowledged,
     mut acked: watch::Receiver<u64>,
-    mut replies: mpsc::Receiver<Reply>,
-    mut urgent: mpsc::Receiver<Urgent>,
+    mut replies: mpsc::Receiver<Box<Reply>>,
+    mut urgent: mpsc::Receiver<Box<Urgent>>,
 ) {
     loop {
         let written = tokio::select! {
             biased;
-            Some(urgent) = urgent.recv() => match urgent {
+            Some(urgent) = urgent.recv() => match *urgent {
                 Urgent::LastFrame(frame) => {
                     if writer.send(&frame).await.is_err() {
                         return;
@@ -233,7 +234,7 @@ async fn write_frames<W: FrameWriter>(
                 unacked.note_acknowledged(up_to);
                 Ok(())
             }
-            Some(reply) = replies.recv() => match reply {
+            Some(reply) = replies.recv() => match *reply {
                 // The last frame is about to be written, and no answer may be written before it.
                 Reply::Answer(_) if session.must_go() => continue,
                 Reply::Answer(frame) => writer.send(&frame).await,
@@ -268,7 +269,7 @@ async fn write_frames<W: FrameWriter>(
     // The last frame has been written, so replies that were queued earlier are dropped.
     drop(replies);
     while let Some(urgent) = urgent.recv().await {
-        let written = match urgent {
+        let written = match *urgent {
             Urgent::LastFrame(frame) | Urgent::Frame(frame) => writer.send(&frame).await,
             Urgent::Close(code, reason) => {
                 let _ = writer.close(code, reason).await;

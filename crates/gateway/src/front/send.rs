@@ -69,7 +69,7 @@ const MAX_SEND_BYTES: usize = 256 * 1024;
 
 /// The messages of one client that are in progress.
 pub(super) struct SendsInProgress {
-    front: FrontContext,
+    front: Arc<FrontContext>,
     session: Arc<Session>,
     replies: Replies,
     /// For each account with a message in progress, the messages that wait behind it.
@@ -81,7 +81,7 @@ pub(super) struct SendsInProgress {
 }
 
 impl SendsInProgress {
-    pub(super) fn new(front: FrontContext, session: Arc<Session>, replies: Replies) -> Self {
+    pub(super) fn new(front: Arc<FrontContext>, session: Arc<Session>, replies: Replies) -> Self {
         Self {
             front,
             session,
@@ -150,7 +150,7 @@ impl SendsInProgress {
 
 /// Delivers a client's message and answers with the outcome.
 async fn answer_send(
-    front: FrontContext,
+    front: Arc<FrontContext>,
     session: Arc<Session>,
     frame: SendFrame,
     replies: Replies,

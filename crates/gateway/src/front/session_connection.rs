@@ -30,7 +30,7 @@ pub(super) struct SessionConnection<R> {
     pub(super) session: Arc<Session>,
     /// Whether the logout has begun.
     pub(super) logged_out: bool,
-    pub(super) front: FrontContext,
+    pub(super) front: Arc<FrontContext>,
     pub(super) reader: R,
     /// Frames that the client sent after its login, or after a request without an answer yet.
     pub(super) early: VecDeque<Incoming>,

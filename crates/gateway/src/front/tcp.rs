@@ -3,7 +3,7 @@
 //!
 //! After a frame over the limit, this module must never guess the start of the next frame.
 
-use std::{error::Error, fmt, io};
+use std::{error::Error, fmt, io, sync::Arc};
 
 use async_trait::async_trait;
 use distlock_listen::{Connection, ConnectionListener, PROXY_BEGINNINGS};
@@ -30,7 +30,7 @@ const BUFFER_BYTES: usize = 1024;
 /// Serves raw TCP clients until `stop`. Open sessions continue after `stop`; the tracker in `front`
 /// tracks them.
 pub(crate) async fn serve_tcp(
-    front: FrontContext,
+    front: Arc<FrontContext>,
     mut listener: ConnectionListener,
     stop: CancellationToken,
 ) {

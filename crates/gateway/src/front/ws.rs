@@ -3,7 +3,7 @@
 //! This module must never let a client that reads nothing fill the memory with answers to its
 //! pings.
 
-use std::{io, net::IpAddr};
+use std::{io, net::IpAddr, sync::Arc};
 
 use async_trait::async_trait;
 use axum::{
@@ -43,7 +43,7 @@ const WRITE_BUFFER: usize = 256 * 1024;
 /// Serves WebSocket clients until `stop`. Open sessions continue after `stop`; the tracker in
 /// `front` tracks them.
 pub(crate) async fn serve_websocket(
-    front: FrontContext,
+    front: Arc<FrontContext>,
     listener: ConnectionListener,
     stop: CancellationToken,
 ) {
@@ -51,14 +51,14 @@ pub(crate) async fn serve_websocket(
         .route("/ws", get(upgrade))
         .route(
             "/healthz",
-            get(async |State(front): State<FrontContext>| health(&front.kick)),
+            get(async |State(front): State<Arc<FrontContext>>| health(&front.kick)),
         )
         .with_state(front);
     serve_http(listener, routes, stop).await;
 }
 
 async fn upgrade(
-    State(front): State<FrontContext>,
+    State(front): State<Arc<FrontContext>>,
     ConnectInfo(connection): ConnectInfo<ConnectionHandle>,
     headers: HeaderMap,
     upgrade: WebSocketUpgrade,
@@ -86,7 +86,7 @@ fn forwarded_for(headers: &HeaderMap) -> Option<IpAddr> {
     last.trim_matches(['[', ']']).parse().ok()
 }
 
-async fn serve_socket(front: FrontContext, socket: WebSocket, connection: ConnectionHandle) {
+async fn serve_socket(front: Arc<FrontContext>, socket: WebSocket, connection: ConnectionHandle) {
     tracing::debug!(peer = %connection.peer(), "a client connected by WebSocket");
     let (writer, reader) = socket.split();
     let reader = WsReader {

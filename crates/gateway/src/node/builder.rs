@@ -269,7 +269,7 @@ fn front_context(
     may_send: Option<Arc<dyn MaySend>>,
     saver: Option<WebSaver>,
     clock: &Arc<dyn Clock>,
-) -> Result<FrontContext> {
+) -> Result<Arc<FrontContext>> {
     let forwarded = config.client_address == ClientAddress::ForwardedFor;
     if forwarded && config.tcp_listen.is_some() {
         tracing::warn!(
@@ -278,13 +278,13 @@ fn front_context(
              proxy_protocol serves both"
         );
     }
-    Ok(FrontContext {
+    Ok(Arc::new(FrontContext {
         kick: kick.clone(),
         keys: Arc::clone(keys),
         classes: config.named_classes()?.map(Arc::from),
         clock: Arc::clone(clock),
         inbox,
-        limits: Arc::new(SendLimits::from_config(config, clock)),
+        limits: SendLimits::from_config(config, clock),
         may_send,
         saver,
         heartbeat: config.heartbeat,
@@ -294,7 +294,7 @@ fn front_context(
         connections: TaskTracker::new(),
         abort_all: CancellationToken::new(),
         forwarded,
-    })
+    }))
 }
 
 fn node_addresses(node: &NodeId, sockets: &Sockets, secure: bool) -> Ready {

@@ -220,12 +220,16 @@ impl Servers {
         self.spawn(serve_admin(admin, page::routes(page), listener, stop));
     }
 
-    pub(super) fn spawn_websocket(&mut self, front: FrontContext, listener: ConnectionListener) {
+    pub(super) fn spawn_websocket(
+        &mut self,
+        front: Arc<FrontContext>,
+        listener: ConnectionListener,
+    ) {
         let stop = self.stop.child_token();
         self.spawn(serve_websocket(front, listener, stop));
     }
 
-    pub(super) fn spawn_tcp(&mut self, front: FrontContext, listener: ConnectionListener) {
+    pub(super) fn spawn_tcp(&mut self, front: Arc<FrontContext>, listener: ConnectionListener) {
         let stop = self.stop.child_token();
         self.spawn(serve_tcp(front, listener, stop));
     }

@@ -48,7 +48,7 @@ pub(crate) enum GrantStep {
 /// A login whose session is in the directory.
 pub(crate) struct Granted {
     pub(crate) live: Arc<LiveSession>,
-    pub(crate) messages: mpsc::Receiver<QueuedMessage>,
+    pub(crate) messages: mpsc::Receiver<Box<QueuedMessage>>,
     pub(crate) r#gen: Generation,
     /// Time at which the write was confirmed.
     pub(crate) written_at: Moment,

@@ -31,7 +31,7 @@ use crate::{
 pub struct Session {
     node: Arc<Node>,
     live: Arc<LiveSession>,
-    messages: Mutex<mpsc::Receiver<QueuedMessage>>,
+    messages: Mutex<mpsc::Receiver<Box<QueuedMessage>>>,
     pub(crate) old_confirmed: ConfirmedBy,
 }
 
@@ -39,7 +39,7 @@ impl Session {
     pub(crate) fn new(
         node: Arc<Node>,
         live: Arc<LiveSession>,
-        messages: mpsc::Receiver<QueuedMessage>,
+        messages: mpsc::Receiver<Box<QueuedMessage>>,
     ) -> Self {
         Self {
             node,

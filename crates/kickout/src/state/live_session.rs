@@ -65,7 +65,8 @@ pub(crate) struct LiveSession {
     last_heard: AtomicU64,
     state: Mutex<LiveState>,
     notice: watch::Sender<Option<Offline>>,
-    queue: mpsc::Sender<QueuedMessage>,
+    /// A channel has room for 32 values from its start, so the values are small: boxes.
+    queue: mpsc::Sender<Box<QueuedMessage>>,
     /// The order to hand out stored messages.
     hand_out: Notify,
     /// Whether the client has not acknowledged a message for which its sender waited.
@@ -94,7 +95,7 @@ impl LiveSession {
         entry: SlotEntry,
         login: &Login,
         incarnation: Incarnation,
-    ) -> (Self, mpsc::Receiver<QueuedMessage>) {
+    ) -> (Self, mpsc::Receiver<Box<QueuedMessage>>) {
         let (queue, messages) = mpsc::channel(QUEUE_CAPACITY);
         let live = Self {
             uid: login.uid.clone(),
@@ -344,8 +345,8 @@ impl LiveSession {
     pub(crate) fn enqueue(
         &self,
         message: QueuedMessage,
-    ) -> Result<(), mpsc::error::TrySendError<QueuedMessage>> {
-        self.queue.try_send(message)
+    ) -> Result<(), mpsc::error::TrySendError<Box<QueuedMessage>>> {
+        self.queue.try_send(Box::new(message))
     }
 
     /// The notice of the session. Without a notice, the session has to end because its node's lease
