@@ -159,6 +159,9 @@ impl Node {
                 }
                 self.count_duplicates(live);
             }
+            // A store in this process answers at once, so without this a round over many sessions
+            // would be one long step, and the logins on this thread would wait for it.
+            tokio::task::yield_now().await;
         }
         read
     }
