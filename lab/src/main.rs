@@ -6,6 +6,7 @@ mod chaos;
 mod compare;
 mod counts;
 mod peers;
+mod processor_time;
 mod quorum;
 mod report;
 mod ring;

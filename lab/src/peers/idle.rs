@@ -12,13 +12,11 @@ use distlock_core::{
     AcquireRequest, Attempt, Clock as _, Contender, DistLock, HolderLabel, LockName, OwnerId,
     SystemClock, Ttl,
 };
-use distlock_harness::servers::lock_server::LockServer;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
-use procfs::process::Process;
 use tokio::task::JoinSet;
 
 use super::server::{MAX_LEASE, hold, name, resident_bytes, start};
-use crate::counts::as_f64;
+use crate::processor_time::processor_seconds;
 
 /// Locks that waiters wait for.
 const LOCKS: u32 = 100;
@@ -82,9 +80,10 @@ pub(super) async fn run(
         waiting.spawn(stay(contender?));
     }
     SystemClock.sleep(REST).await;
-    let (spent, since) = (processor_ticks(&server)?, SystemClock.now());
+    let process = server.id().context("the server runs")?;
+    let (spent, since) = (processor_seconds(process)?, SystemClock.now());
     SystemClock.sleep(time).await;
-    let ticks = processor_ticks(&server)? - spent;
+    let processor = processor_seconds(process)? - spent;
     let seconds = SystemClock.now().since(since).as_secs_f64();
     if let Some(ended) = waiting.try_join_next() {
         ended?.context("a waiter did not wait to the end")?;
@@ -93,7 +92,7 @@ pub(super) async fn run(
         waiters,
         connections,
         seconds,
-        processor: as_f64(ticks) / as_f64(procfs::ticks_per_second()),
+        processor,
         before,
         resident: resident_bytes(&server)?,
     })
@@ -122,13 +121,6 @@ async fn ask(contender: &mut dyn Contender) -> anyhow::Result<()> {
     let attempt = contender.attempt().await?;
     ensure!(matches!(attempt, Attempt::Busy(_)), "{attempt:?}");
     Ok(())
-}
-
-/// The processor time of a server's process so far.
-fn processor_ticks(server: &LockServer) -> anyhow::Result<u64> {
-    let id = server.id().context("the server runs")?;
-    let stat = Process::new(id.try_into()?)?.stat()?;
-    Ok(stat.utime + stat.stime)
 }
 
 impl IdleCost {

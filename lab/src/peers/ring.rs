@@ -15,13 +15,13 @@ use anyhow::{Context as _, ensure};
 use distlock::{Registry, ring::Terms};
 use distlock_core::{Attempt, Clock as _, ErrorKind, Locker, Moment, Store, SystemClock};
 use distlock_report::{Arm, LockerSubject, Options, Report, Workload, measure};
-use procfs::process::Process;
 use serde::Serialize;
 use tokio::task::JoinSet;
 
 use crate::{
     counts::as_f64,
     peers::{redis, target::Link},
+    processor_time::processor_seconds,
     ring::RingServers,
 };
 
@@ -279,7 +279,7 @@ async fn capacity_of(
     time: Duration,
 ) -> anyhow::Result<CapacityRound> {
     let next = Arc::new(AtomicU64::new(0));
-    let (spent, begun) = (processor_ticks(servers)?, SystemClock.now());
+    let (spent, begun) = (processor_seconds_of(servers)?, SystemClock.now());
     let mut callers = JoinSet::new();
     for _ in 0..MANY {
         let (next, locker) = (Arc::clone(&next), store.locker());
@@ -302,8 +302,7 @@ async fn capacity_of(
         ended??;
     }
     let seconds = SystemClock.now().since(begun).as_secs_f64();
-    let ticks = processor_ticks(servers)? - spent;
-    let server_seconds = as_f64(ticks) / as_f64(procfs::ticks_per_second());
+    let server_seconds = processor_seconds_of(servers)? - spent;
     let operations = as_f64(next.load(Ordering::Relaxed) * 2);
     Ok(CapacityRound {
         members: servers.members.len(),
@@ -314,13 +313,10 @@ async fn capacity_of(
 }
 
 /// The processor time of all servers of a ring so far.
-fn processor_ticks(servers: &RingServers) -> anyhow::Result<u64> {
-    let mut ticks = 0;
-    for id in servers.process_ids() {
-        let stat = Process::new(id.context("a server runs")?.try_into()?)?.stat()?;
-        ticks += stat.utime + stat.stime;
-    }
-    Ok(ticks)
+fn processor_seconds_of(servers: &RingServers) -> anyhow::Result<f64> {
+    let ids = servers.process_ids();
+    ids.map(|id| processor_seconds(id.context("a server runs")?))
+        .sum()
 }
 
 impl fmt::Display for Capacity {

@@ -1,5 +1,5 @@
-//! Measures the cost of idle sessions: the memory of a node that has many. The node is a process of
-//! its own.
+//! Measures the cost of idle sessions: the memory of a node that has many, and the processor time of
+//! their heartbeats. The node is a process of its own.
 
 use std::time::Duration;
 
@@ -12,12 +12,13 @@ use super::{
     client::Client,
     group::{Group, SharedStore},
 };
+use crate::processor_time::processor_seconds;
 use distlock_cli::program::{self, Progress};
 
 /// The most logins at the same time.
 const MAX_LOGINS: u32 = 64;
-/// About this number of sessions must answer a ping at the end.
-const PINGED_SESSIONS: u32 = 100;
+/// Heartbeats that are sent at the least, one after the other, the same number by each session.
+const MIN_HEARTBEATS: u32 = 20_000;
 /// The time for the node to finish the work of the last login.
 const SETTLING_TIME: Duration = Duration::from_secs(2);
 /// Open files of this process that are not clients.
@@ -36,6 +37,9 @@ pub(crate) struct IdleReport {
     pub(crate) bytes_per_session: u64,
     seconds: f64,
     logins_per_second: f64,
+    heartbeats: u32,
+    /// Processor time of the node while one heartbeat came and was answered.
+    processor_us_per_heartbeat: f64,
 }
 
 /// Logs this number of accounts in to one node, and reads the memory of the node. Dropping the
@@ -89,14 +93,19 @@ pub(crate) async fn measure_idle(
     let seconds = SystemClock.now().since(start).as_secs_f64();
     SystemClock.sleep(SETTLING_TIME).await;
     let resident_kib = memory()?;
-    let every = usize::try_from(sessions / PINGED_SESSIONS)?.max(1);
-    for client in clients.iter_mut().step_by(every) {
-        client.send(r#"{"type":"ping"}"#).await?;
-        let answer = client.wait_for_answer().await?;
-        if answer.kind != "pong" {
-            bail!("an idle session was told {answer}");
+    progress.begin_part("sending heartbeats");
+    let rounds = MIN_HEARTBEATS.div_ceil(sessions);
+    let spent = processor_seconds(node)?;
+    for _ in 0..rounds {
+        for client in &mut clients {
+            client.send(r#"{"type":"ping"}"#).await?;
+            let answer = client.wait_for_answer().await?;
+            if answer.kind != "pong" {
+                bail!("an idle session was told {answer}");
+            }
         }
     }
+    let spent = processor_seconds(node)? - spent;
     drop(clients);
     group.stop().await;
     if shared_store.is_shared_by_processes() {
@@ -112,6 +121,8 @@ pub(crate) async fn measure_idle(
         bytes_per_session: grown * 1024 / u64::from(sessions.max(1)),
         seconds,
         logins_per_second: f64::from(sessions) / seconds,
+        heartbeats: rounds * sessions,
+        processor_us_per_heartbeat: spent * 1e6 / f64::from(rounds * sessions),
     })
 }
 
@@ -131,6 +142,11 @@ impl std::fmt::Display for IdleReport {
             f,
             "logged in within {:.1} s ({:.0}/s)",
             self.seconds, self.logins_per_second
+        )?;
+        writeln!(
+            f,
+            "{} heartbeats: {:.0} us of processor time each",
+            self.heartbeats, self.processor_us_per_heartbeat
         )
     }
 }

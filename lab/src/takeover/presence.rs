@@ -12,7 +12,6 @@ use distlock_core::sync::Mutex;
 use distlock_kickout::{Class, Device, KickOut, Login, LoginOutcome, Session, Uid};
 use distlock_report::Latencies;
 use futures_util::future::try_join_all;
-use procfs::process::Process;
 use serde::Serialize;
 use serde_json::json;
 use tokio::{
@@ -22,6 +21,7 @@ use tokio::{
 };
 
 use super::group::{Group, SharedStore};
+use crate::processor_time::processor_seconds;
 use distlock_cli::program::{self, Progress};
 
 /// Takeovers per second. Each of them is two changes: one session goes offline, another one comes
@@ -35,8 +35,6 @@ const QUESTIONS: usize = 100;
 const MAX_LOGINS: usize = 64;
 /// The time for the readers to read the last event.
 const SETTLING_TIME: Duration = Duration::from_secs(1);
-/// The kernel counts the CPU time of a process in hundredths of a second.
-const TICKS_PER_SECOND: f64 = 100.0;
 const ADMIN_TOKEN: &str = "the admin token of a measurement";
 
 /// The figures of one run.
@@ -167,7 +165,7 @@ impl Crowd {
     /// Lets one account after the other change its device, at a constant rate.
     async fn change(&mut self, time: Duration) -> Result<Phase> {
         let mut logins = Latencies::new();
-        let (start, cpu) = (SystemClock.now(), cpu_ticks()?);
+        let (start, spent) = (SystemClock.now(), processor_seconds(std::process::id())?);
         let step = Duration::from_secs(1) / TAKEOVERS_PER_SECOND;
         let mut due = start;
         while due.since(start) < time {
@@ -191,9 +189,9 @@ impl Crowd {
             due = due + step;
         }
         let seconds = SystemClock.now().since(start).as_secs_f64();
-        let ticks = cpu_ticks()?.saturating_sub(cpu);
+        let spent = processor_seconds(std::process::id())? - spent;
         Ok(Phase {
-            cpu_percent: crate::counts::as_f64(ticks) / TICKS_PER_SECOND / seconds * 100.0,
+            cpu_percent: spent / seconds * 100.0,
             login_p50_us: micros(&logins, 0.5),
             login_p99_us: micros(&logins, 0.99),
         })
@@ -287,13 +285,6 @@ async fn ask_presence(admin: SocketAddr, uids: &[Uid]) -> Result<Latencies> {
         }
     }
     Ok(times)
-}
-
-/// CPU time of this process so far, in ticks.
-fn cpu_ticks() -> Result<u64> {
-    let stat = Process::myself().and_then(|process| process.stat());
-    let stat = stat.context("the CPU time of this process cannot be told")?;
-    Ok(stat.utime + stat.stime)
 }
 
 fn micros(times: &Latencies, share: f64) -> f64 {
