@@ -7,7 +7,7 @@
 use std::{
     io::{self, Write},
     mem,
-    sync::{Arc, Condvar, LazyLock, OnceLock, PoisonError},
+    sync::{Arc, Condvar, OnceLock, PoisonError},
     thread,
     time::Duration,
 };
@@ -24,9 +24,15 @@ const CATCH_UP_LIMIT: Duration = Duration::from_millis(200);
 /// The longest wait for the last lines at the end of the process.
 const FINISH_LIMIT: Duration = Duration::from_secs(2);
 
-/// The queue and its writer thread; `None` where the system refused the thread.
-static WRITER: LazyLock<Option<Arc<LineQueue>>> =
-    LazyLock::new(|| LineQueue::start_writer(io::stderr()).ok());
+/// The queue and its writer thread, from the first line on; `None` where the system refused the
+/// thread.
+static WRITER: OnceLock<Option<Arc<LineQueue>>> = OnceLock::new();
+
+/// The queue and its writer thread. Starts the thread if this is the first line.
+fn writer() -> Option<&'static Arc<LineQueue>> {
+    let started = WRITER.get_or_init(|| LineQueue::start_writer(io::stderr()).ok());
+    started.as_ref()
+}
 
 /// The name that messages begin with. The first message sets the name of the tool, unless
 /// [`set_program`] has set another name before.
@@ -44,7 +50,7 @@ pub(crate) fn program() -> &'static str {
 
 /// Queues whole lines, or drops them when too many wait already.
 pub(crate) fn queue_or_drop(lines: &str) {
-    match &*WRITER {
+    match writer() {
         Some(writer) => writer.queue_or_drop(lines),
         None => write_directly(lines),
     }
@@ -52,7 +58,7 @@ pub(crate) fn queue_or_drop(lines: &str) {
 
 /// Queues lines that are too important to be dropped.
 pub(crate) fn queue_always(lines: &str) {
-    match &*WRITER {
+    match writer() {
         Some(writer) => writer.queue_always(lines),
         None => write_directly(lines),
     }
@@ -61,14 +67,14 @@ pub(crate) fn queue_always(lines: &str) {
 /// Waits a moment until all queued lines are written, so that the next output of the caller follows
 /// these lines. After a time-out, the next calls return at once until the writer finishes a write.
 pub(crate) fn catch_up() {
-    if let Some(writer) = &*WRITER {
+    if let Some(Some(writer)) = WRITER.get() {
         writer.catch_up(CATCH_UP_LIMIT);
     }
 }
 
 /// Waits until all queued lines are written, at the end of the process.
 pub(crate) fn write_rest() {
-    if let Some(writer) = &*WRITER {
+    if let Some(Some(writer)) = WRITER.get() {
         writer.wait_until_written(FINISH_LIMIT);
     }
 }
