@@ -26,18 +26,15 @@ pub(crate) const NAME: &str = "watchdog";
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// The messages to the watchdog are lines: `lock` with the token and the name of the lock, `group`
-/// with the process group, each deadline as a number, and `done` when the watchdog is dismissed.
+/// with the process group, and each deadline as a number.
 pub(super) const LOCK: &str = "lock ";
 pub(super) const GROUP: &str = "group ";
-pub(super) const DONE: &str = "done";
 
 /// The only message of the watchdog: the deadline has passed, and it kills the group now.
 pub(super) const KILLS: &[u8] = b"k";
 
 /// How often the deadline is checked during one lease. Renewals come at a third of the lease.
 const CHECKS_PER_LEASE: u32 = 20;
-/// The longest time for the watchdog to end after its dismissal, and for finding a group.
-pub(super) const DISMISSAL_LIMIT: Duration = Duration::from_secs(1);
 /// The pause between two checks whether a group still lives.
 pub(super) const POLL_PAUSE: Duration = Duration::from_millis(20);
 
@@ -141,24 +138,14 @@ impl Watchdog {
         }
     }
 
-    /// Dismisses the watchdog after the group has ended. Returns whether the watchdog has killed
-    /// the group.
+    /// Ends the watchdog after the group has ended. Returns whether the watchdog has killed the
+    /// group.
     pub(crate) async fn dismiss(mut self) -> bool {
-        let _ = self.send(DONE);
-        let ended = async {
-            // The report of a kill comes before the kill. So it waits in the pipe by now.
-            self.read_reports().await;
-            self.process.wait().await
-        };
-        let is_late = tokio::select! {
-            biased;
-            _ = ended => false,
-            () = SystemClock.sleep(DISMISSAL_LIMIT) => true,
-        };
-        if is_late {
-            // A late watchdog must not kill a group that gets the same id later.
-            let _ = self.process.kill().await;
-        }
+        // Killed, because a watchdog that starts slowly or was stopped would end late, and must not
+        // kill a group that gets the same id later.
+        let _ = self.process.kill().await;
+        // The report of a kill comes before the kill. So it waits in the pipe by now.
+        self.read_reports().await;
         self.kills
     }
 

@@ -1,7 +1,7 @@
 //! The process of the watchdog: it ends the command when its supervisor cannot.
 //!
 //! Invariant: it judges by the newest deadline that was sent, however late it runs itself. It must
-//! never kill a command whose supervisor has already sent a deadline in the future, or a dismissal.
+//! never kill a command whose supervisor has already sent a deadline in the future.
 
 use std::{io, thread, time::Duration};
 
@@ -16,13 +16,15 @@ use rustix::{
 use super::{
     is_group_alive,
     members::find_group_with,
-    watchdog::{DISMISSAL_LIMIT, DONE, GROUP, KILLS, LOCK, POLL_PAUSE},
+    watchdog::{GROUP, KILLS, LOCK, POLL_PAUSE},
 };
 use crate::exit::{Failure, Outcome, code};
 
 /// The longest time between two checks of the clock. The clock counts while the machine sleeps, but
 /// a wait does not.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
+/// The longest time for finding the group of a command that was started just now.
+const FINDING_LIMIT: Duration = Duration::from_secs(1);
 
 /// Runs the process of the watchdog.
 pub(crate) fn execute() -> Outcome {
@@ -41,9 +43,6 @@ pub(crate) fn execute() -> Outcome {
         // during a stop after the pipe was read.
         let now = SystemClock.now();
         let supervisor_lives = told.read_all_that_waits()?;
-        if told.is_dismissed {
-            return Ok(code::OK);
-        }
         if !supervisor_lives {
             if let Some(group) = told.find_group() {
                 terminate_until_deadline(group, told.deadline);
@@ -80,7 +79,6 @@ struct Told {
     group: Option<Pid>,
     /// The newest deadline; `None` until the first one arrives.
     deadline: Option<Moment>,
-    is_dismissed: bool,
 }
 
 impl Told {
@@ -119,9 +117,7 @@ impl Told {
                 "wrong arguments of a watchdog: only `distlock run` and `elect` start one",
             )
         };
-        if line == DONE {
-            self.is_dismissed = true;
-        } else if let Some(is) = line.strip_prefix(LOCK) {
+        if let Some(is) = line.strip_prefix(LOCK) {
             self.lock = Some(is.to_owned());
         } else if let Some(id) = line.strip_prefix(GROUP) {
             self.group = Pid::from_raw(id.parse().map_err(no_number)?);
@@ -147,7 +143,7 @@ impl Told {
             format!("DISTLOCK_TOKEN={token}"),
             format!("DISTLOCK_NAME={name}"),
         ];
-        let until = SystemClock.now() + DISMISSAL_LIMIT;
+        let until = SystemClock.now() + FINDING_LIMIT;
         loop {
             let group = find_group_with(&variables).and_then(Pid::from_raw);
             // A process that is about to become the command does not show its environment yet.
@@ -205,11 +201,9 @@ mod tests {
             let newest = Moment::from_boot(Duration::from_micros(3000));
             // The supervisor died in the middle of the last line.
             assert_eq!(told.deadline, Some(newest), "in pieces of {piece}");
-            assert!(!told.is_dismissed);
-            told.add(format!("00\n{DONE}\n").as_bytes()).unwrap();
+            told.add(b"00\n").unwrap();
             let newest = Moment::from_boot(Duration::from_micros(4000));
             assert_eq!(told.deadline, Some(newest), "in pieces of {piece}");
-            assert!(told.is_dismissed);
         }
     }
 }
