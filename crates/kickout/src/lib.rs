@@ -76,8 +76,8 @@
 //! - `model`: values and rules without I/O: policy, record, identifiers, notices, requests.
 //! - `directory`: reads and writes of the records.
 //! - `state`: the parts of a node's state: its sessions and their queues, the changes of their
-//!   presence, its incarnation, its login queue, its links to other nodes; and the traits that an
-//!   embedder implements.
+//!   presence and of accounts, its incarnation, its login queue, its links to other nodes; and the
+//!   traits that an embedder implements.
 //! - `node`: the node itself, by topic: `lease`, `history`, `liveness`, `roster` and `drain`;
 //!   `login`, `grant` and `confirm`; `end`, `kick` and `logout`; `route` and `hand_out`;
 //!   `reconcile` and `sweep`; `admin`.
@@ -110,7 +110,7 @@ mod tasks;
 
 pub use flow::{builder::Builder, kick_out::KickOut};
 pub use model::{
-    change::{Change, ChangeId, Gap},
+    change::{AccountChange, AccountNews, Change, ChangeId, Gap},
     event::{Event, Transition},
     ident::{
         Boot, Class, ClientInfo, ClientVersion, Device, Generation, NodeId, SessionId, SessionKey,

@@ -13,6 +13,7 @@ use crate::{
     },
     flow::kick_out::KickOut,
     model::{
+        change::AccountNews,
         event::Transition,
         ident::{SessionKey, Uid},
         notice::Code,
@@ -295,6 +296,9 @@ impl KickOut {
             event.uid = Some(uid.clone());
             event.result.clone_from(&ban.reason);
         });
+        let (until_ms, reason) = (ban.until_ms, ban.reason.clone());
+        let news = AccountNews::Banned { until_ms, reason };
+        node.account_changes.record_news(uid, news);
         Ok((ban, kicked))
     }
 
@@ -361,6 +365,8 @@ impl KickOut {
             node.events.emit(Transition::Unbanned, |event| {
                 event.uid = Some(uid.clone());
             });
+            let news = AccountNews::Unbanned { ended: false };
+            node.account_changes.record_news(uid, news);
         }
         Ok(there || marked)
     }

@@ -12,7 +12,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::{
     model::{
-        change::ChangeId,
+        change::{AccountChange, AccountNews, ChangeId},
         event::{Event, Transition},
         ident::{Boot, NodeId, SessionKey, Uid},
         login::Login,
@@ -122,6 +122,14 @@ impl KickOut {
     pub fn changes(&self, after: Option<ChangeId>) -> ChangeReader {
         let recent = self.node.settings.timers.grace_of(true) + LOGOUT_TAKES;
         ChangeReader::new(&self.node.changes, after, recent)
+    }
+
+    /// A reader of what this node does to accounts: it stores messages, bans, and lifts bans. The
+    /// reader begins after the change `after`, or with the next change. It is as the reader of
+    /// [`changes`](Self::changes).
+    #[must_use]
+    pub fn account_changes(&self, after: Option<ChangeId>) -> ChangeReader<AccountChange> {
+        ChangeReader::new(&self.node.account_changes, after, Duration::ZERO)
     }
 
     /// Refuses further logins, ends every session with code 6, gives the clients the grace period
@@ -276,13 +284,16 @@ impl KickOut {
         self.node.note_stored(uid, receipts);
     }
 
-    /// Records the event that a message was stored until its account, or its device, logs in.
+    /// Records that a message was stored until its account, or its device, logs in.
     pub fn stored(&self, uid: &Uid, message: &Message) {
         self.node.events.emit(Transition::Stored, |event| {
             event.uid = Some(uid.clone());
             event.device.clone_from(&message.to_device);
             event.message = Some(message.id.clone());
         });
+        let (message, device) = (message.id.clone(), message.to_device.clone());
+        let news = AccountNews::Stored { message, device };
+        self.node.account_changes.record_news(uid, news);
     }
 }
 

@@ -1,4 +1,5 @@
-//! The changes of presence: which sessions came online and went offline.
+//! The changes of presence, which say what sessions came online and went offline, and those of
+//! accounts.
 
 use std::{fmt, str::FromStr};
 
@@ -24,6 +25,14 @@ pub struct ChangeId {
 impl ChangeId {
     pub(crate) const fn new(run: Uuid, number: u64) -> Self {
         Self { run, number }
+    }
+
+    /// How many changes are between `earlier` and this one, without the two; 0 if they are of
+    /// different processes.
+    #[must_use]
+    pub fn between(self, earlier: Self) -> u64 {
+        let earlier = earlier.number_in(self.run);
+        earlier.map_or(0, |it| self.number.saturating_sub(it).saturating_sub(1))
     }
 
     /// The number, if the change is one of this process.
@@ -85,6 +94,56 @@ pub struct Change {
     pub by_device: Option<Device>,
 }
 
+/// Something that this node did to an account: it stored a message, banned the account, or lifted
+/// its ban.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct AccountChange {
+    /// The place of the change among those of the node. The changes of presence have other places.
+    #[serde(skip)]
+    pub id: ChangeId,
+    /// Wall clock of the node in milliseconds since 1970. For display.
+    pub at_ms: u64,
+    /// The account.
+    pub uid: Uid,
+    /// What happened.
+    #[serde(flatten)]
+    pub news: AccountNews,
+}
+
+/// What a node did to an account.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+#[non_exhaustive]
+pub enum AccountNews {
+    /// A message that did not arrive was stored.
+    #[non_exhaustive]
+    Stored {
+        /// The sender's name for the message.
+        message: String,
+        /// The device that the message waits for; absent if it waits for the account's next login.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        device: Option<Device>,
+    },
+    /// The account was banned.
+    #[non_exhaustive]
+    Banned {
+        /// When the ban ends, by the node's wall clock; absent if it has no end.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        until_ms: Option<u64>,
+        /// The reason of the administrator.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
+    },
+    /// The account's ban holds no more.
+    #[non_exhaustive]
+    Unbanned {
+        /// Whether the ban's time was over, which a node notices at the account's next login.
+        /// Otherwise an administrator lifted the ban.
+        ended: bool,
+    },
+}
+
 /// Changes that a reader can no longer read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -106,6 +165,11 @@ mod tests {
         let id = ChangeId::new(Uuid::from_u128(7), 12);
         assert_eq!(id.to_string(), "00000000000000000000000000000007:12");
         assert_eq!(id.to_string().parse::<ChangeId>().unwrap(), id);
+        let place = |number| ChangeId::new(Uuid::from_u128(7), number);
+        assert_eq!(place(12).between(place(9)), 2);
+        assert_eq!(place(12).between(place(11)), 0);
+        assert_eq!(place(12).between(place(12)), 0);
+        assert_eq!(place(12).between(ChangeId::new(Uuid::from_u128(8), 9)), 0);
         for bad in [
             "",
             ":",

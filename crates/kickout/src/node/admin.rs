@@ -15,6 +15,7 @@ use uuid::Uuid;
 use crate::{
     directory::accounts::{PutOutcome, VersionedRecord},
     model::{
+        change::AccountNews,
         event::Transition,
         ident::{Boot, Class, Device, NodeId, SessionId, SessionKey, Uid},
         notice::Code,
@@ -393,5 +394,7 @@ impl Node {
             event.uid = Some(uid.clone());
             event.result = Some("the ban has ended".into());
         });
+        let news = AccountNews::Unbanned { ended: true };
+        self.account_changes.record_news(uid, news);
     }
 }

@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 use crate::{
     directory::records::Directory,
     model::{
+        change::AccountChange,
         ident::{NodeId, Uid},
         settings::Settings,
     },
@@ -83,6 +84,8 @@ pub(crate) struct Node {
     pub(crate) events: Events,
     /// The changes of presence of this node's sessions.
     pub(crate) changes: Arc<Changes>,
+    /// What this node did to accounts.
+    pub(crate) account_changes: Arc<Changes<AccountChange>>,
     /// The permits to deliver messages to many.
     pub(crate) many: Semaphore,
     pub(crate) tasks: Tasks,
@@ -106,6 +109,7 @@ impl Node {
         let clock = locker.clock();
         Self {
             changes: Arc::new(Changes::new(Arc::clone(&clock))),
+            account_changes: Arc::new(Changes::new(Arc::clone(&clock))),
             many: Semaphore::new(route::MANY_AT_ONCE),
             events: Events::new(setup.node.clone(), Arc::clone(&clock)),
             this: ThisNode::new(setup.node, setup.advertise, setup.front),

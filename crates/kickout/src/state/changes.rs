@@ -1,4 +1,4 @@
-//! Keeps the last changes of presence for readers.
+//! Keeps the last changes of presence, and those of accounts, for readers.
 //!
 //! Invariant of this module: the numbers of changes rise by one, and a reader gets every change in
 //! order, or a gap. A login records its change and must never wait for a reader.
@@ -10,7 +10,7 @@ use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::model::{
-    change::{Change, ChangeId, Gap},
+    change::{AccountChange, AccountNews, Change, ChangeId, Gap},
     ident::{ClientInfo, Uid},
     notice::Offline,
     record::SlotEntry,
@@ -21,34 +21,26 @@ const KEPT: usize = 10_000;
 /// Most changes in one read, so that a read holds the lock for a short time.
 const READ: usize = 64;
 
-/// The last changes of this node.
+/// The last changes of one kind on this node. Each kind has numbers and a bound of its own, so that
+/// many changes of one kind do not push out those of another.
 #[derive(Debug)]
-pub(crate) struct Changes {
+pub(crate) struct Changes<T = Change> {
     run: Uuid,
     clock: Arc<dyn Clock>,
-    kept: Mutex<Kept>,
+    kept: Mutex<Kept<T>>,
     /// The number of the newest change, for readers that wait.
     newest: watch::Sender<u64>,
 }
 
-#[derive(Debug, Default)]
-struct Kept {
+#[derive(Debug)]
+struct Kept<T> {
     /// The number of the newest change; 0 before the first one.
     newest: u64,
     /// The changes, each with its time.
-    changes: VecDeque<(Moment, Arc<Change>)>,
+    changes: VecDeque<(Moment, Arc<T>)>,
 }
 
 impl Changes {
-    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
-        Self {
-            run: Uuid::new_v4(),
-            clock,
-            kept: Mutex::default(),
-            newest: watch::Sender::new(0),
-        }
-    }
-
     /// Records that a session was let in.
     pub(crate) fn record_online(&self, uid: &Uid, session: SlotEntry) {
         self.record(uid, session, true, None);
@@ -61,6 +53,47 @@ impl Changes {
     }
 
     fn record(&self, uid: &Uid, session: SlotEntry, online: bool, notice: Option<&Offline>) {
+        self.keep(|id, at_ms| Change {
+            id,
+            online,
+            at_ms,
+            uid: uid.clone(),
+            // Who hears of presence hears nothing of addresses.
+            session: SlotEntry {
+                client: ClientInfo::default(),
+                ..session
+            },
+            code: notice.map(|notice| notice.code),
+            by_device: notice.and_then(|notice| notice.by_device.clone()),
+        });
+    }
+}
+
+impl Changes<AccountChange> {
+    pub(crate) fn record_news(&self, uid: &Uid, news: AccountNews) {
+        self.keep(|id, at_ms| AccountChange {
+            id,
+            at_ms,
+            uid: uid.clone(),
+            news,
+        });
+    }
+}
+
+impl<T> Changes<T> {
+    pub(crate) fn new(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            run: Uuid::new_v4(),
+            clock,
+            kept: Mutex::new(Kept {
+                newest: 0,
+                changes: VecDeque::new(),
+            }),
+            newest: watch::Sender::new(0),
+        }
+    }
+
+    fn keep(&self, change: impl FnOnce(ChangeId, u64) -> T) {
         let at_ms = unix_time(&*self.clock).as_millis();
         let at_ms = u64::try_from(at_ms).unwrap_or(u64::MAX);
         let mut kept = self.kept.lock();
@@ -74,19 +107,7 @@ impl Changes {
         } else {
             None
         };
-        let change = Arc::new(Change {
-            id: ChangeId::new(self.run, number),
-            online,
-            at_ms,
-            uid: uid.clone(),
-            // Who hears of presence hears nothing of addresses.
-            session: SlotEntry {
-                client: ClientInfo::default(),
-                ..session
-            },
-            code: notice.map(|notice| notice.code),
-            by_device: notice.and_then(|notice| notice.by_device.clone()),
-        });
+        let change = Arc::new(change(ChangeId::new(self.run, number), at_ms));
         kept.changes.push_back((now, change));
         drop(kept);
         drop(oldest);
@@ -102,8 +123,8 @@ impl Changes {
 /// Reads the changes of a node in their order. The node keeps its last 10,000 changes, and a reader
 /// that is further behind gets a [`Gap`].
 #[derive(Debug)]
-pub struct ChangeReader {
-    changes: Arc<Changes>,
+pub struct ChangeReader<T = Change> {
+    changes: Arc<Changes<T>>,
     newest: watch::Receiver<u64>,
     /// The number of the last change that was read.
     read: u64,
@@ -114,16 +135,20 @@ pub struct ChangeReader {
 /// The next changes, or the lack of some.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum NextChanges {
+pub enum NextChanges<T = Change> {
     /// The next changes, at least one.
-    Changes(Vec<Arc<Change>>),
+    Changes(Vec<Arc<T>>),
     /// Some changes are no longer kept. The reader continues after them.
     Gap(Gap),
 }
 
-impl ChangeReader {
+impl<T> ChangeReader<T> {
     /// A reader of the changes after this one, or of the changes of the last `recent`.
-    pub(crate) fn new(changes: &Arc<Changes>, after: Option<ChangeId>, recent: Duration) -> Self {
+    pub(crate) fn new(
+        changes: &Arc<Changes<T>>,
+        after: Option<ChangeId>,
+        recent: Duration,
+    ) -> Self {
         let newest = changes.newest.subscribe();
         let kept = changes.kept.lock();
         let known = after.and_then(|after| after.number_in(changes.run));
@@ -156,7 +181,7 @@ impl ChangeReader {
     }
 
     /// The next changes, or a gap, if there are any now.
-    pub fn try_next(&mut self) -> Option<NextChanges> {
+    pub fn try_next(&mut self) -> Option<NextChanges<T>> {
         let kept = self.changes.kept.lock();
         let first = kept.newest + 1 - kept.changes.len() as u64;
         let place = |number| ChangeId::new(self.changes.run, number);
@@ -185,7 +210,7 @@ impl ChangeReader {
     ///
     /// # Cancel safety
     /// Safe.
-    pub async fn next(&mut self) -> NextChanges {
+    pub async fn next(&mut self) -> NextChanges<T> {
         loop {
             if let Some(next) = self.try_next() {
                 return next;
