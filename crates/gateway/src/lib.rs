@@ -46,6 +46,8 @@
 //! - `token` holds the tokens of logins and of calls between nodes, and the public keys of logins.
 //! - `inbox` stores messages for accounts that are not logged in.
 //! - `services` asks web services about each login and each message.
+//! - `hooks` tells other web services what happens: `receiver` keeps the queue of one of them,
+//!   `sender` makes an attempt, and `address` says where a receiver may be.
 //! - `send_api` takes messages of the operator's own servers, and `accounts` reads the accounts
 //!   that a request names.
 //!
@@ -70,6 +72,7 @@ mod front;
 #[doc(hidden)]
 pub mod fuzzing;
 mod health;
+mod hooks;
 mod inbox;
 mod metering;
 mod node;
@@ -80,7 +83,7 @@ mod services;
 mod takeovers;
 mod token;
 
-pub use config::{ClientAddress, GatewayConfig, PeerAuth, Secret};
+pub use config::{ClientAddress, GatewayConfig, HookConfig, HookEvent, PeerAuth, Secret};
 pub use distlock_kickout::{Event, Uid};
 pub use inbox::{OfflineStore, RecordsInbox};
 pub use metering::{count_lost_events, install_metrics};

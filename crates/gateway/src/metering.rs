@@ -20,6 +20,12 @@ const LOGIN_KEYS_READ: &str = "distlock_login_keys_read_timestamp_seconds";
 const LOGIN_KEY_READS: &str = "distlock_login_key_reads_total";
 /// Counter of logins whose token names another key.
 const LOGIN_KEY_UNKNOWN: &str = "distlock_login_key_unknown_total";
+/// Counter of attempts to give an event to a web hook, by result.
+const HOOK_ATTEMPTS: &str = "distlock_hook_attempts_total";
+/// Counter of events that a web hook did not get, by reason.
+const HOOK_DROPPED: &str = "distlock_hook_dropped_total";
+/// Number of events that wait for a web hook.
+const HOOK_WAITING: &str = "distlock_hook_waiting";
 /// Counter of clients' messages, by outcome.
 const MESSAGES: &str = "distlock_messages_total";
 
@@ -83,6 +89,15 @@ pub(crate) fn describe() {
     for outcome in ["delivered", "written", "stored", "failed"] {
         metrics::counter!(MESSAGES, "outcome" => outcome).increment(0);
     }
+    metrics::describe_counter!(
+        HOOK_ATTEMPTS,
+        "Attempts to give an event to a web hook, by result"
+    );
+    metrics::describe_counter!(
+        HOOK_DROPPED,
+        "Events that a web hook wants and did not get, by reason"
+    );
+    metrics::describe_gauge!(HOOK_WAITING, "Events that wait for a web hook");
     metrics::describe_histogram!(
         "distlock_profile_seconds",
         metrics::Unit::Seconds,
@@ -152,4 +167,76 @@ pub(crate) fn count_unknown_login_key() {
 /// Counts a client's message by its outcome.
 pub(crate) fn count_message(outcome: &'static str) {
     metrics::counter!(MESSAGES, "outcome" => outcome).increment(1);
+}
+
+/// Why an event did not reach a web hook.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum HookDrop {
+    /// Too many events waited.
+    Full,
+    /// The receiver did not take it in time.
+    Expired,
+    /// The receiver had answered 410.
+    Gone,
+    /// The node stopped.
+    Stopped,
+    /// More happened than the node keeps, before this event was read.
+    Missed,
+}
+
+impl HookDrop {
+    const ALL: [Self; 5] = [
+        Self::Full,
+        Self::Expired,
+        Self::Gone,
+        Self::Stopped,
+        Self::Missed,
+    ];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Expired => "expired",
+            Self::Gone => "gone",
+            Self::Stopped => "stopped",
+            Self::Missed => "missed",
+        }
+    }
+}
+
+/// Counts the events of one web hook.
+#[derive(Debug)]
+pub(crate) struct HookMeter(String);
+
+impl HookMeter {
+    /// Sets the counters of this web hook to 0, so that `/metrics` shows them from the start.
+    pub(crate) fn new(hook: &str) -> Self {
+        let meter = Self(hook.to_owned());
+        for result in ["delivered", "failed"] {
+            metrics::counter!(HOOK_ATTEMPTS, "hook" => meter.0.clone(), "result" => result)
+                .increment(0);
+        }
+        for reason in HookDrop::ALL {
+            meter.count_dropped(reason, 0);
+        }
+        meter
+    }
+
+    pub(crate) fn count_attempt(&self, delivered: bool) {
+        let result = if delivered { "delivered" } else { "failed" };
+        metrics::counter!(HOOK_ATTEMPTS, "hook" => self.0.clone(), "result" => result).increment(1);
+    }
+
+    pub(crate) fn count_dropped(&self, reason: HookDrop, events: u64) {
+        metrics::counter!(HOOK_DROPPED, "hook" => self.0.clone(), "reason" => reason.name())
+            .increment(events);
+    }
+
+    pub(crate) fn set_waiting(&self, events: usize) {
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a metric is a float, and a queue is short"
+        )]
+        metrics::gauge!(HOOK_WAITING, "hook" => self.0.clone()).set(events as f64);
+    }
 }

@@ -51,6 +51,7 @@ impl GatewayConfig {
         self.may_send_service().parse()?;
         self.save_service().parse()?;
         self.check_tokens()?;
+        self.check_hooks()?;
         self.check_durations()?;
         self.check_numbers()
     }
@@ -281,6 +282,7 @@ pub(crate) fn config_error(key: &str, problem: &str) -> Error {
     let mut keys = GatewayConfig::KEYS.iter().map(|(known, _)| *known);
     match keys.find(|known| *known == key) {
         Some(key) => error.of_setting(key),
+        None if key == "hooks" || key.starts_with("hooks.") => error.of_setting("hooks"),
         None => error,
     }
 }

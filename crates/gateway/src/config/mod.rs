@@ -1,6 +1,7 @@
 //! The `[gateway]` table.
 
 mod check;
+mod hooks;
 mod keys;
 mod login;
 mod secret;
@@ -9,6 +10,7 @@ mod table;
 mod tls;
 
 pub(crate) use check::{LEAST_TOKEN_BYTES, MAX_MAY_SEND, config_error};
+pub use hooks::{HookConfig, HookEvent};
 pub(crate) use login::{ExpectedClaims, LoginKeySettings, LoginKeySource, OWN_CLAIMS};
 pub use secret::Secret;
 pub(crate) use secret::constant_time_eq;

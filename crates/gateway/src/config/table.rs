@@ -6,7 +6,7 @@ use distlock_core::{Result, parse_duration};
 use distlock_kickout::{Admission, Class, Confirm, OnExceed, PolicyName, Timers};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
-use super::{ClientAddress, PeerAuth, Secret, ServiceSettings, config_error};
+use super::{ClientAddress, HookConfig, PeerAuth, Secret, ServiceSettings, config_error};
 
 /// All settings of a gateway node. Every key has a default except `node` and `token_key`.
 ///
@@ -159,6 +159,8 @@ pub struct GatewayConfig {
     pub save_url: Option<Secret>,
     /// The bearer token that the node shows to the service at `save_url`.
     pub save_token: Option<Secret>,
+    /// The receivers of web hooks. Only the file of the configuration can set them.
+    pub hooks: Vec<HookConfig>,
 }
 
 impl Default for GatewayConfig {
@@ -222,6 +224,7 @@ impl Default for GatewayConfig {
             may_send_timeout: Duration::from_secs(2),
             save_url: None,
             save_token: None,
+            hooks: Vec::new(),
         }
     }
 }
@@ -301,7 +304,9 @@ impl GatewayConfig {
 }
 
 /// Reads a duration from text such as `250ms`.
-fn deserialise_duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+pub(super) fn deserialise_duration<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Duration, D::Error> {
     let text = String::deserialize(deserializer)?;
     parse_duration(&text).map_err(|error| D::Error::custom(error.message()))
 }

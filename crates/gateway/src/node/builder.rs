@@ -21,6 +21,7 @@ use crate::{
     bearer::BearerToken,
     config::{ClientAddress, GatewayConfig, config_error},
     front::{FrontContext, SendLimits},
+    hooks::Hooks,
     inbox::{OfflineStore, RecordsInbox},
     metering,
     page::PageContext,
@@ -102,12 +103,16 @@ impl Builder {
         let keys = LoginKeys::open(key.clone(), self.config.login_keys()?, &clock).await?;
         let keys = Arc::new(keys);
         let tokens = Arc::new(AdminTokens::open(&self.config).await?);
+        let node = NodeId::new(&self.config.node)?;
+        let hooks = Hooks::open(&self.config.hooks, &node, &clock).await?;
         let sockets = Sockets::bind(&self.config).await?;
         let peers = self.peer_client(&key, &clock, &tls)?;
         let kick = self.kickout_builder(&sockets, Arc::clone(&peers), &clock)?;
         let may_send = self.message_check(&clock)?;
         let saver = self.saver(&clock)?;
         let kick = kick.start().await?;
+        // Nobody is served yet, so the receivers hear of everything.
+        let hook_tasks = hooks.spawn(&kick);
 
         let Self {
             config,
@@ -170,7 +175,13 @@ impl Builder {
             servers: servers.into_tasks(),
             clock,
             grace: config.grace,
-            reloader: Reloader { tls, keys, tokens },
+            hook_tasks,
+            reloader: Reloader {
+                tls,
+                keys,
+                tokens,
+                hooks,
+            },
             made_token,
         })
     }

@@ -17,6 +17,7 @@ use crate::{
     admin::{AdminContext, AdminTokens, serve_admin},
     config::Secret,
     front::{FrontContext, serve_tcp, serve_websocket},
+    hooks::{HookTasks, Hooks},
     page::{self, PageContext},
     peer::serve_peers,
     send_api::SendApi,
@@ -59,6 +60,7 @@ pub struct Gateway {
     pub(super) servers: JoinSet<Result<()>>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) grace: Duration,
+    pub(super) hook_tasks: HookTasks,
     pub(super) reloader: Reloader,
     pub(super) made_token: Option<Secret>,
 }
@@ -69,12 +71,13 @@ pub struct Reloader {
     pub(super) tls: Arc<Tls>,
     pub(super) keys: Arc<LoginKeys>,
     pub(super) tokens: Arc<AdminTokens>,
+    pub(super) hooks: Hooks,
 }
 
 impl Reloader {
-    /// Reads the certificates, the public keys of login tokens, and the tokens of administrators
-    /// again. New connections use the new certificates; open connections keep the old certificates,
-    /// and sessions go on.
+    /// Reads the certificates, the public keys of login tokens, the tokens of administrators and
+    /// the secrets of web hooks again. New connections use the new certificates; open connections
+    /// keep the old certificates, and sessions go on.
     ///
     /// # Errors
     /// [`ErrorKind::InvalidConfig`], naming the file, and [`ErrorKind::Unavailable`] when the file
@@ -84,9 +87,15 @@ impl Reloader {
     /// # Cancel safety
     /// Safe.
     pub async fn reload(&self) -> Result<()> {
-        let (tls, keys, tokens) =
-            futures_util::join!(self.tls.reload(), self.keys.reload(), self.tokens.reload());
-        let mut failed = [tls, keys, tokens].into_iter().filter_map(Result::err);
+        let (tls, keys, tokens, hooks) = futures_util::join!(
+            self.tls.reload(),
+            self.keys.reload(),
+            self.tokens.reload(),
+            self.hooks.reload()
+        );
+        let mut failed = [tls, keys, tokens, hooks]
+            .into_iter()
+            .filter_map(Result::err);
         let first = failed.next();
         for error in failed {
             tracing::error!(%error, "another file was not read again");
@@ -120,8 +129,14 @@ impl Gateway {
     /// configuration names no file or URL of such.
     #[must_use]
     pub fn reloader(&self) -> Option<Reloader> {
-        let Reloader { tls, keys, tokens } = &self.reloader;
+        let Reloader {
+            tls,
+            keys,
+            tokens,
+            hooks,
+        } = &self.reloader;
         let any = tls.has_files() || keys.can_reload() || tokens.can_reload();
+        let any = any || hooks.can_reload();
         any.then(|| self.reloader.clone())
     }
 
@@ -159,6 +174,8 @@ impl Gateway {
         self.connections.close();
         let limit = self.grace + FINISH_TIME;
         at_most(&*self.clock, limit, self.connections.wait()).await;
+        // The ends of all sessions are known now.
+        self.hook_tasks.flush(&*self.clock).await;
         self.stop.cancel();
         let finished = async { while self.servers.join_next().await.is_some() {} };
         if at_most(&*self.clock, FINISH_TIME, finished).await.is_none() {

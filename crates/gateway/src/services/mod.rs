@@ -7,5 +7,5 @@ mod web_service;
 pub use operator::{MaySend, Permission};
 pub(crate) use operator::{WebMaySend, WebProfiles, WebSaver};
 pub(crate) use web_document::WebDocument;
-pub(crate) use web_service::WebService;
+pub(crate) use web_service::{WebClient, WebService, client_over};
 pub use web_service::{connector, root_cause};

@@ -12,7 +12,10 @@ use axum::{
 use distlock_core::{Clock, Error, ErrorKind, Result, at_most};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
+    client::legacy::{
+        Client,
+        connect::{Connect, HttpConnector},
+    },
     rt::{TokioExecutor, TokioTimer},
 };
 use rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs};
@@ -157,19 +160,34 @@ impl fmt::Debug for WebService {
     }
 }
 
+/// Longest head of an answer, in bytes.
+const MAX_HEAD: usize = 16 * 1024;
+
 /// An HTTP client, which follows no redirect.
-pub(super) type WebClient = Client<HttpsConnector<HttpConnector>, Body>;
+pub(crate) type WebClient<C = HttpConnector> = Client<HttpsConnector<C>, Body>;
 
 /// A client for this URL.
 ///
 /// # Errors
 /// The same as for [`connector`].
 pub(super) fn web_client(url: &Uri) -> Result<WebClient> {
+    client_over(tcp_connector(), url.scheme_str() == Some("https"))
+}
+
+/// A client whose connections `tcp` makes, with TLS if `secured`.
+///
+/// # Errors
+/// The same as for [`connector`].
+pub(crate) fn client_over<C>(tcp: C, secured: bool) -> Result<WebClient<C>>
+where
+    HttpsConnector<C>: Connect + Clone + Send + Sync + 'static,
+{
     Ok(Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
         .pool_idle_timeout(IDLE.1)
         .pool_max_idle_per_host(IDLE.0)
-        .build(connector(url.scheme_str() == Some("https"))?))
+        .http1_max_buf_size(MAX_HEAD)
+        .build(with_tls(tcp, secured)?))
 }
 
 /// A connector for web services. For `https` addresses the connector uses TLS, and trusts the
@@ -178,9 +196,17 @@ pub(super) fn web_client(url: &Uri) -> Result<WebClient> {
 /// # Errors
 /// [`ErrorKind::InvalidConfig`] when `secured` and there is no authority to trust.
 pub fn connector(secured: bool) -> Result<HttpsConnector<HttpConnector>> {
+    with_tls(tcp_connector(), secured)
+}
+
+fn tcp_connector() -> HttpConnector {
     let mut tcp = HttpConnector::new();
     tcp.set_nodelay(true);
     tcp.enforce_http(false);
+    tcp
+}
+
+fn with_tls<C>(tcp: C, secured: bool) -> Result<HttpsConnector<C>> {
     let provider = aws_lc_rs::default_provider();
     let builder = HttpsConnectorBuilder::new();
     let no_authority = |error| {

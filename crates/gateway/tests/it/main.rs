@@ -7,6 +7,7 @@ mod crowd;
 mod events;
 mod flood;
 mod hanging;
+mod hooks;
 mod keys;
 mod lists;
 mod login_keys;

@@ -267,6 +267,12 @@ impl Client {
         }
     }
 
+    /// Waits for `offline`, and leaves.
+    pub(crate) async fn leave_when_told(mut self) {
+        while self.frame().await["type"] != "offline" {}
+        self.leave().await;
+    }
+
     /// Closes the connection, like a cooperative client after `offline`.
     pub(crate) async fn leave(mut self) {
         // The server may have ended the connection already.
