@@ -227,6 +227,14 @@ const TRIALS: &[Trial] = &[
         Kind::Counter,
         "distlock_peer_calls_refused_total",
     ),
+    Trial {
+        labels: r#"hook="push",reason="expired""#,
+        ..trial(
+            "DistlockHookEventsDropped",
+            Kind::Counter,
+            "distlock_hook_dropped_total",
+        )
+    },
 ];
 
 impl Trial {

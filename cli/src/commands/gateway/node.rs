@@ -37,8 +37,9 @@ const RELOADED: Reloaded = Reloaded {
 /// store (with --records, of the same two stores). Settings come from the [gateway] table of the
 /// configuration file, overridden by DISTLOCK_GATEWAY_ variables, overridden by flags. When it is
 /// ready it prints one JSON line on standard output with the addresses it is bound to. HUP has
-/// certificates, the public keys of login tokens and the tokens of administrators read again. TERM,
-/// INT and every other signal that would end it, end it in an orderly way.
+/// certificates, the public keys of login tokens, the tokens of administrators and the secrets of
+/// web hooks read again. TERM, INT and every other signal that would end it, end it in an orderly
+/// way.
 #[derive(Args, Debug)]
 #[command(after_help = RUN_EXAMPLES)]
 pub(super) struct RunNode {
