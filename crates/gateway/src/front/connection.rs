@@ -19,6 +19,7 @@ use super::{
     session_connection::SessionConnection,
 };
 use crate::{
+    config::ClientAddress,
     inbox::OfflineStore,
     services::{MaySend, WebSaver},
     token::LoginKeys,
@@ -45,8 +46,8 @@ pub(crate) struct FrontContext {
     pub(crate) connections: TaskTracker,
     /// Ends every connection at once.
     pub(crate) abort_all: CancellationToken,
-    /// Whether a proxy names the client of a WebSocket in `X-Forwarded-For`.
-    pub(crate) forwarded: bool,
+    /// Whether a proxy is in front, and how it names the client.
+    pub(crate) client_address: ClientAddress,
 }
 
 impl FrontContext {

@@ -14,7 +14,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{FrameWriter, FrontContext, SendLimits, frames::Frame};
 use crate::{
-    config::GatewayConfig,
+    config::{ClientAddress, GatewayConfig},
     inbox::OfflineStore,
     token::{LoginKeys, TokenKey},
 };
@@ -75,7 +75,7 @@ pub(crate) fn front_context(kick: &KickOut, inbox: Arc<dyn OfflineStore>) -> Arc
         max_frame: 65_535,
         connections: TaskTracker::new(),
         abort_all: CancellationToken::new(),
-        forwarded: false,
+        client_address: ClientAddress::Connection,
     })
 }
 

@@ -27,7 +27,7 @@ use super::{
     FrameReader, FrameWriter, FrontContext, Incoming, connection,
     frames::{ErrorCode, Frame},
 };
-use crate::health::health;
+use crate::{config::ClientAddress, health::health};
 
 /// Bytes read at a time. Frames are short. The library fills a buffer of this size with zeroes
 /// before every read, and keeps the buffer as long as the connection lasts. With the library's
@@ -63,7 +63,13 @@ async fn upgrade(
     headers: HeaderMap,
     upgrade: WebSocketUpgrade,
 ) -> Response {
-    if front.forwarded
+    // The proxy in front tries another node after this answer. A client that connects to the node
+    // itself learns more from a notice, so it is let in.
+    let health = health(&front.kick);
+    if front.client_address != ClientAddress::Connection && !health.status().is_success() {
+        return health;
+    }
+    if front.client_address == ClientAddress::ForwardedFor
         && let Some(source) = forwarded_for(&headers)
         && !connection.admit_source((source, 0).into())
     {

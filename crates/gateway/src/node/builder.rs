@@ -304,7 +304,7 @@ fn front_context(
         max_frame: config.max_frame,
         connections: TaskTracker::new(),
         abort_all: CancellationToken::new(),
-        forwarded,
+        client_address: config.client_address,
     }))
 }
 
