@@ -120,7 +120,7 @@ Examples:
 /// many a second.
 ///
 /// Exit codes: 0 the node drains, or takes logins again, 64 bad usage, 69 the admin HTTP cannot be
-/// reached or failed, 77 the admin token is wrong.
+/// reached or failed, 75 sessions are left after --wait, 77 the admin token is wrong.
 #[derive(Args, Debug)]
 #[command(after_help = DRAIN_EXAMPLES)]
 pub(crate) struct Drain {
@@ -129,14 +129,18 @@ pub(crate) struct Drain {
     /// Sessions per second
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = values::parse_rate)]
     rate: u32,
+    /// Wait until the node has no session left, for this long at most
+    #[arg(long, value_name = "DURATION", value_parser = values::parse_duration)]
+    wait: Option<Duration>,
     /// Take logins again
-    #[arg(long, conflicts_with = "rate")]
+    #[arg(long, conflicts_with_all = ["rate", "wait"])]
     undo: bool,
 }
 
 const DRAIN_EXAMPLES: &str = "\
 Examples:
   distlock gateway drain --rate 50 --admin http://127.0.0.1:7432
+  distlock gateway drain --rate 200 --wait 60s
   distlock gateway drain --undo";
 
 /// List the nodes that hold their lease.
@@ -331,12 +335,15 @@ impl Ban {
 impl Drain {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let admin = AdminHttp::new(context, &self.admin)?;
-        let answer = if self.undo {
+        let mut answer = if self.undo {
             admin.send_order("DELETE", "/v1/drain", None).await?
         } else {
             let body = json!({"rate": self.rate});
             admin.send_order("POST", "/v1/drain", Some(&body)).await?
         };
+        if let Some(limit) = self.wait {
+            answer["sessions"] = admin.wait_until_empty(limit).await?.into();
+        }
         if context.wants_json() {
             output::print_json(&answer)?;
         } else {
@@ -347,7 +354,8 @@ impl Drain {
                 answer["sessions"],
             ))?;
         }
-        Ok(code::OK)
+        let left = self.wait.is_some() && answer["sessions"] != 0;
+        Ok(if left { code::BUSY } else { code::OK })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{io, time::Duration};
 
 use clap::Args;
+use distlock::{Clock as _, SystemClock};
 use distlock_gateway::{connector, root_cause};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::{Request, body::Bytes, header};
@@ -19,6 +20,8 @@ use crate::{
 const ANSWER_LIMIT: Duration = Duration::from_secs(120);
 /// The longest wait for a node's health. A node answers from memory.
 const HEALTH_LIMIT: Duration = Duration::from_secs(5);
+/// The pause between two questions for a node's health.
+const HEALTH_PERIOD: Duration = Duration::from_millis(200);
 /// The largest answer that is read, in bytes.
 const MAX_ANSWER: usize = 64 * 1024 * 1024;
 const HTTP: &str = "http";
@@ -117,6 +120,23 @@ impl AdminHttp {
         };
         let (status, answer) = exchanged?;
         Ok((status == 200, serde_json::from_slice(&answer)?))
+    }
+
+    /// Waits until the node has no session, and returns the number that is left at the end of the
+    /// time.
+    pub(super) async fn wait_until_empty(&self, limit: Duration) -> Outcome<u64> {
+        let until = SystemClock.now() + limit;
+        loop {
+            let (_, health) = self.ask_health().await.map_err(|error| {
+                let why = format!("admin HTTP at {}: {error}", self.authority);
+                Failure::new(code::UNAVAILABLE, why)
+            })?;
+            let left = health["sessions"].as_u64().unwrap_or_default();
+            if left == 0 || SystemClock.now() >= until {
+                return Ok(left);
+            }
+            SystemClock.sleep(HEALTH_PERIOD).await;
+        }
     }
 
     /// The address of the node, for messages.
