@@ -20,6 +20,7 @@
 //! | `quorum.rs` | locks on a majority of Redis servers, and records in another store |
 //! | `failover.rs` | a store that forgets acknowledged writes |
 //! | `javascript.rs`, `javascript_scenarios.rs` | the JavaScript client, in Node and in a browser |
+//! | `proxies.rs`, `crowd.rs` | the shipped configurations of HAProxy and nginx; many clients that know only the proxy |
 //! | `page.rs`, `browser.rs` | the live page, in a browser |
 //! | `variants.rs` | flows in this process with a planted bug, which the checker must find |
 //! | `flow.rs`, `saboteur.rs` | the nodes and clients of these flows, and the planted bugs |
@@ -30,6 +31,7 @@
 
 mod browser;
 mod client;
+mod crowd;
 mod failover;
 mod flow;
 mod http;
@@ -43,6 +45,7 @@ mod orders;
 mod outside;
 mod page;
 mod profiles;
+mod proxies;
 mod quorum;
 mod saboteur;
 mod saves;

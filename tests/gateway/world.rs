@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use distlock::backend::sync::Mutex;
 use distlock::{Clock as _, Store, SystemClock, Target};
 use distlock_checker::{Fact, History, Rules, Seen, What};
@@ -60,6 +60,9 @@ pub(crate) struct World {
     /// The time from which the machine's delay is measured.
     watched_us: u64,
     settings: Vec<(&'static str, String)>,
+    /// The addresses at which clients find a node, by WebSocket and on plain TCP, if they must not
+    /// change.
+    pub(crate) fixed: BTreeMap<String, (SocketAddr, Option<SocketAddr>)>,
     home: TempDir,
 }
 
@@ -123,6 +126,7 @@ impl World {
             servers: Vec::new(),
             watched_us: machine::start_watching(),
             settings: Vec::new(),
+            fixed: BTreeMap::new(),
             home: tempfile::tempdir().unwrap(),
         }
     }
@@ -167,7 +171,7 @@ impl World {
         // Another program may take the chosen port before the node binds it, so the start is
         // repeated.
         for _ in 0..3 {
-            match self.try_start(&name).await {
+            match self.try_start(&name, self.fixed.get(node)).await {
                 Ok(started) => {
                     self.nodes.insert(node.to_owned(), started);
                     return Ok(());
@@ -178,7 +182,13 @@ impl World {
         Err(last.context("never tried")?)
     }
 
-    async fn try_start(&self, name: &str) -> Result<Node> {
+    async fn try_start(
+        &self,
+        name: &str,
+        fixed: Option<&(SocketAddr, Option<SocketAddr>)>,
+    ) -> Result<Node> {
+        let any = (([127, 0, 0, 1], 0).into(), None);
+        let (listen, tcp_listen) = fixed.unwrap_or(&any);
         let peer = SocketAddr::from(([127, 0, 0, 1], free_port()?));
         let wire = FaultProxy::start(peer).await?;
         let (mut url, mut store) = (self.url.clone(), Vec::new());
@@ -190,7 +200,7 @@ impl World {
         let mut command = self.tool(&url);
         command
             .args(["gateway", "run", "--events", "--node", name])
-            .args(["--listen", "127.0.0.1:0"])
+            .args(["--listen", &listen.to_string()])
             .args(["--admin-listen", "127.0.0.1:0"])
             .args(["--peer-listen", &peer.to_string()])
             .args(["--peer-advertise", &wire.address().to_string()])
@@ -198,6 +208,9 @@ impl World {
             .env("DISTLOCK_GATEWAY_SEND_TOKEN", SEND_TOKEN)
             .env("DISTLOCK_GATEWAY_ADMIN_TOKEN", ADMIN_TOKEN)
             .env("DISTLOCK_LOG", "warn");
+        if let Some(address) = tcp_listen {
+            command.args(["--tcp-listen", &address.to_string()]);
+        }
         let times = [
             ("--lock-ttl", self.rules.lock_ttl),
             ("--lock-wait", self.rules.lock_wait),
@@ -363,6 +376,16 @@ impl World {
             at_us: now_us(),
         });
         self.past.push(dead.process.output());
+    }
+
+    /// Stops a node in order, as `systemctl stop` does.
+    pub(crate) async fn stop(&mut self, node: &str) -> Result<()> {
+        let mut ending = self.nodes.remove(node).context("a running node")?;
+        ending.process.signal(Signal::TERM)?;
+        let status = tokio::task::block_in_place(|| ending.process.wait(SOON))?;
+        self.past.push(ending.process.output());
+        ensure!(status.success(), "{node} ended with {status}");
+        Ok(())
     }
 
     /// Stops the process of a node until `happens` is done.

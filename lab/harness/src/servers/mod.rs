@@ -13,6 +13,7 @@ pub mod postgres;
 pub mod redis;
 mod stepped_clock;
 mod template;
+pub mod web_proxy;
 pub mod zookeeper;
 
 pub use template::cache_folder;
