@@ -9,6 +9,7 @@ mod bad_input;
 mod commands;
 mod default_store;
 mod demo;
+mod deploy;
 mod elect;
 mod every;
 mod exit_codes;
