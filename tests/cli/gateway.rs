@@ -808,7 +808,7 @@ fn the_admin_http_uses_tls_and_certificates_are_reloaded_at_hup() {
     }
     node.signal(Signal::HUP).unwrap();
     node.wait_for_line(SOON, |line| {
-        line.contains("certificates, login keys and tokens were read again")
+        line.contains("certificates, keys, secrets and tokens were read again")
     })
     .unwrap();
     assert_eq!(ask(&later, &page).code, 0);
@@ -981,7 +981,7 @@ fn login_keys_come_by_https_and_again_at_hup() {
         node.wait_for_line(SOON, |line| line.contains(says))
             .unwrap();
     };
-    told(&node, "certificates, login keys and tokens were read again");
+    told(&node, "certificates, keys, secrets and tokens were read again");
     assert_eq!(
         log_in(&ready, &by_two)["type"],
         "login_ok",

@@ -99,7 +99,7 @@ fn certificates_that_are_not_valid_now_are_told_at_the_start_and_at_hup() {
     node.signal(Signal::HUP).unwrap();
     let early = told("a certificate is not valid yet");
     assert!(early.contains("2060-01-01T00:00:00Z"), "{early}");
-    told("certificates, login keys and tokens were read again");
+    told("certificates, keys, secrets and tokens were read again");
     assert!(left("peer_tls_cert") > 1e8);
 }
 

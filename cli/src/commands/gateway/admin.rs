@@ -120,7 +120,8 @@ Examples:
 /// many a second.
 ///
 /// Exit codes: 0 the node drains, or takes logins again, 64 bad usage, 69 the admin HTTP cannot be
-/// reached or failed, 75 sessions are left after --wait, 77 the admin token is wrong.
+/// reached or failed, 75 not all sessions have their notice after --wait, 77 the admin token is
+/// wrong.
 #[derive(Args, Debug)]
 #[command(after_help = DRAIN_EXAMPLES)]
 pub(crate) struct Drain {
@@ -129,7 +130,7 @@ pub(crate) struct Drain {
     /// Sessions per second
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = values::parse_rate)]
     rate: u32,
-    /// Wait until the node has no session left, for this long at most
+    /// Wait until each session has its notice, for this long at most
     #[arg(long, value_name = "DURATION", value_parser = values::parse_duration)]
     wait: Option<Duration>,
     /// Take logins again

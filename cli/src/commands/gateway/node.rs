@@ -28,7 +28,7 @@ use crate::{
 const RELOADED: Reloaded = Reloaded {
     server: "node",
     file: "certificate, login key or token",
-    files: "certificates, login keys and tokens",
+    files: "certificates, keys, secrets and tokens",
 };
 
 /// Run one node.
