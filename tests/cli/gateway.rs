@@ -981,7 +981,10 @@ fn login_keys_come_by_https_and_again_at_hup() {
         node.wait_for_line(SOON, |line| line.contains(says))
             .unwrap();
     };
-    told(&node, "certificates, keys, secrets and tokens were read again");
+    told(
+        &node,
+        "certificates, keys, secrets and tokens were read again",
+    );
     assert_eq!(
         log_in(&ready, &by_two)["type"],
         "login_ok",
