@@ -1,5 +1,5 @@
-//! Measures the cost of idle sessions: the memory of a node that has many, and the processor time of
-//! their heartbeats. The node is a process of its own.
+//! Measures the cost of idle sessions: the memory of a node that has many, and the processor time
+//! of their heartbeats. The node is a process of its own.
 
 use std::time::Duration;
 
