@@ -178,7 +178,7 @@ impl Site {
     }
 
     /// Drains a node as an administrator does: by the command of the documentation.
-    async fn drain(&self, node: &str, rate: &str) -> Result<()> {
+    fn drain(&self, node: &str, rate: &str) -> Result<()> {
         let admin = format!("https://{}", self.world.node(node).admin);
         let mut drain = self.world.tool(&self.world.url);
         drain
@@ -207,9 +207,9 @@ impl Site {
                 crowd.add_rivals(RIVALS);
             }
             if let Some(rate) = drain {
-                self.drain(node, rate).await?;
+                self.drain(node, rate)?;
             }
-            self.world.stop(node).await?;
+            self.world.stop(node)?;
             crowd.wait_until_all_are_in(BACK * 2).await?;
             self.world.start(node).await?;
         }

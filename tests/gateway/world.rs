@@ -379,7 +379,7 @@ impl World {
     }
 
     /// Stops a node in order, as `systemctl stop` does.
-    pub(crate) async fn stop(&mut self, node: &str) -> Result<()> {
+    pub(crate) fn stop(&mut self, node: &str) -> Result<()> {
         let mut ending = self.nodes.remove(node).context("a running node")?;
         ending.process.signal(Signal::TERM)?;
         let status = tokio::task::block_in_place(|| ending.process.wait(SOON))?;
