@@ -174,13 +174,13 @@ impl Gateway {
         self.connections.close();
         let limit = self.grace + FINISH_TIME;
         at_most(&*self.clock, limit, self.connections.wait()).await;
-        // The ends of all sessions are known now.
-        self.hook_tasks.flush(&*self.clock).await;
         self.stop.cancel();
         let finished = async { while self.servers.join_next().await.is_some() {} };
         if at_most(&*self.clock, FINISH_TIME, finished).await.is_none() {
             self.servers.abort_all();
         }
+        // Nothing happens any more: all sessions have ended, and no order comes in.
+        self.hook_tasks.flush(&*self.clock).await;
         outcome
     }
 }
