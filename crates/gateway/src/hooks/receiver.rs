@@ -209,6 +209,9 @@ impl Receiver {
     fn finish(&mut self, mut pending: Pending, attempt: Attempt) {
         let (name, at) = (&self.sender.name, self.sender.authority());
         match attempt {
+            // While events wait, a receiver that fails now and then, or is too slow, would fill the
+            // log.
+            Attempt::Delivered if !self.waiting.is_empty() => {}
             Attempt::Delivered => {
                 if self.says_failing || self.says_dropping {
                     tracing::info!(
