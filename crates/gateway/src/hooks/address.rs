@@ -144,14 +144,14 @@ impl Connector {
             (host, port).to_socket_addrs().map(Vec::from_iter)
         };
         let addresses = spawn_blocking(resolve).await.map_err(io::Error::other)??;
-        self.connect_to(&addresses).await
+        self.connect_to(&addresses, secured).await
     }
 
     /// Connects to the first of these addresses that is allowed and answers.
-    async fn connect_to(&self, addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    async fn connect_to(&self, addresses: &[SocketAddr], secured: bool) -> io::Result<TcpStream> {
         let mut failure = io::Error::other("its name has no address");
         for address in addresses {
-            if let Some(problem) = self.problem_of(address.ip()) {
+            if let Some(problem) = self.problem_of(address.ip(), secured) {
                 failure = io::Error::other(problem);
                 continue;
             }
@@ -169,9 +169,12 @@ impl Connector {
     }
 
     /// Why no receiver may be at this address.
-    fn problem_of(&self, address: IpAddr) -> Option<String> {
+    fn problem_of(&self, address: IpAddr, secured: bool) -> Option<String> {
         match reach(address) {
-            Reach::Public => None,
+            Reach::Public if secured => None,
+            Reach::Public => Some(format!(
+                "its address {address} is one of the public internet, and its url is not https"
+            )),
             Reach::Private if self.allow_private => None,
             Reach::Private => Some(format!(
                 "its address {address} is not one of the public internet: only allow_private = \
@@ -261,9 +264,19 @@ mod tests {
         }
         // One address of a name is refused, and the other one is tried.
         let never = SocketAddr::new([169, 254, 169, 254].into(), port);
-        let connected = connector(true).connect_to(&[never, here]).await.unwrap();
+        let connected = connector(true)
+            .connect_to(&[never, here], false)
+            .await
+            .unwrap();
         assert_eq!(connected.peer_addr().unwrap(), here);
-        let refused = connector(true).connect_to(&[never]).await.unwrap_err();
+        let refused = connector(true)
+            .connect_to(&[never], false)
+            .await
+            .unwrap_err();
         assert!(refused.to_string().contains("no receiver"), "{refused}");
+        let public = SocketAddr::new([1, 1, 1, 1].into(), port);
+        let refused = connector(true).connect_to(&[public], false).await;
+        let refused = refused.unwrap_err();
+        assert!(refused.to_string().contains("not https"), "{refused}");
     }
 }
