@@ -195,8 +195,9 @@ impl KickOut {
                     .flat_map(|it| it.record.slots.into_values())
                 {
                     let SessionKey { node: of, boot, .. } = &entry.key;
+                    // A node whose lease another version wrote may live.
                     if filter.matches(&entry)
-                        && node.liveness_of(of, *boot).await? != Liveness::Dead
+                        && !matches!(node.liveness_of(of, *boot).await, Ok(Liveness::Dead))
                     {
                         let uid = uid.clone();
                         entries.push(Found { uid, entry });
