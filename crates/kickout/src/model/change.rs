@@ -138,8 +138,8 @@ pub enum AccountNews {
     /// The account's ban holds no more.
     #[non_exhaustive]
     Unbanned {
-        /// Whether the ban's time was over, which a node notices at the account's next login.
-        /// Otherwise an administrator lifted the ban.
+        /// Whether the ban's time was over, which a node notices at the account's next login or in
+        /// a sweep. Otherwise an administrator lifted the ban.
         ended: bool,
     },
 }

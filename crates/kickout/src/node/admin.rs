@@ -386,9 +386,14 @@ impl Node {
     /// Removes the ban record of an ended ban, after its mark was removed from the account's
     /// record.
     pub(crate) async fn remove_ended_ban(&self, uid: &Uid, ban: &Ban) {
-        if let Err(error) = self.directory.remove_ban(uid, Some(ban.id)).await {
-            // A ban record without a mark in the account's record has no effect.
-            tracing::debug!(?uid, %error, "an ended ban was not removed");
+        match self.directory.remove_ban(uid, Some(ban.id)).await {
+            Ok(true) => {}
+            // An administrator has lifted the ban, and says so.
+            Ok(false) => return,
+            Err(error) => {
+                // A ban record without a mark in the account's record has no effect.
+                tracing::debug!(?uid, %error, "an ended ban was not removed");
+            }
         }
         self.events.emit(Transition::Unbanned, |event| {
             event.uid = Some(uid.clone());
