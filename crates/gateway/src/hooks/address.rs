@@ -180,7 +180,9 @@ impl Connector {
                 "its address {address} is not one of the public internet: only allow_private = \
                  true allows it"
             )),
-            Reach::Never => Some(format!("its address {address} can be no receiver's")),
+            Reach::Never => Some(format!(
+                "its address {address} is never allowed for a receiver"
+            )),
         }
     }
 }
@@ -273,7 +275,7 @@ mod tests {
             .connect_to(&[never], false)
             .await
             .unwrap_err();
-        assert!(refused.to_string().contains("no receiver"), "{refused}");
+        assert!(refused.to_string().contains("never allowed"), "{refused}");
         let public = SocketAddr::new([1, 1, 1, 1].into(), port);
         let refused = connector(true).connect_to(&[public], false).await;
         let refused = refused.unwrap_err();
