@@ -47,6 +47,6 @@ pub(crate) fn notify_stopping() {
 
 fn notify(state: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
-        tracing::warn!(%error, "systemd was not told ({state:?})");
+        tracing::warn!(%error, "systemd was not notified ({state:?})");
     }
 }

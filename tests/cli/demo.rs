@@ -99,7 +99,7 @@ fn the_demo_runs_on_a_given_store_and_prints_a_timeline() {
     assert!(output.contains("all 7 scenes passed"), "{output}");
     assert_eq!(output.matches("PASSED").count(), 7, "{output}");
     assert!(
-        output.contains("phone: told offline, code 1, by pc"),
+        output.contains("phone: got the notice: offline, code 1, by pc"),
         "{output}"
     );
     assert_eq!(

@@ -247,7 +247,7 @@ fn a_tool_whose_command_cannot_be_paused_or_ended_goes_on_and_says_so() {
     let (mut tool, work) = other.start(&["--ttl", "2s"], &format!("exec {}", other.work()));
     for (signal, says) in [
         (Signal::TSTP, "the command is not paused"),
-        (Signal::TERM, "it was not told to end"),
+        (Signal::TERM, "it did not get the signal"),
     ] {
         tool.signal(signal).unwrap();
         let line = tool

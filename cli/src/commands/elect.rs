@@ -20,7 +20,7 @@ use crate::{
 ///
 /// Of all candidates one leads, and runs CMD; the others wait. The command is ended before the
 /// lease can expire, as by distlock run, and only then does the next leader's command start. When
-/// the command ends by itself, another candidate leads, and this one stands again after a pause:
+/// the command ends by itself, another candidate leads, and this one waits again after a pause:
 /// 1 s at first, twice as long each time, up to 1 min, and 1 s again after a command that has run
 /// for a minute. TERM, INT, HUP and QUIT end the command and then this process.
 ///
@@ -69,8 +69,8 @@ Environment of the command and of both scripts:
   DISTLOCK_NAME, DISTLOCK_TOKEN (the term, a fencing token), DISTLOCK_HOLDER
 
 Exit codes:
-  the command's own when this process was told to end; 128 + the signal's number
-  when it was told so while it waited; 76 when it was losing the lock then;
+  the command's own when a signal has ended both; 128 + the signal's number when
+  the signal came during the wait; 76 when the lock was being lost then;
   126 and 127 when the command cannot be started; 69, 77 and 78 when the store
   cannot be used
 

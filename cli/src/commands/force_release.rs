@@ -14,8 +14,8 @@ use crate::{
 
 /// Free a lock whoever holds it, if its token is the one you saw.
 ///
-/// The holder is told with its next renewal, or at its deadline; until then it still believes it
-/// holds the lock, and only a resource that checks fencing tokens refuses it. Exit code 76 says
+/// The holder learns of it with its next renewal, or at its deadline; until then it still believes
+/// it holds the lock, and only a resource that checks fencing tokens refuses it. Exit code 76 says
 /// that the lock is not held with that token.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]

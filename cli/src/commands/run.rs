@@ -50,7 +50,7 @@ use command::find_program;
 /// at once. The exit code is then 76. A watchdog process does it where this one cannot: when this
 /// one was killed, the command gets TERM at once and KILL when the lease expires; when it was
 /// stopped, KILL. A command that ended by itself while the lock was held has succeeded, also when
-/// the store cannot be told of the release.
+/// the store does not confirm the release.
 ///
 /// A command that changes its user (sudo, a set-user-ID program) refuses the signals of a process
 /// without privileges. When the lock is lost, what may still run is named, and the exit code is 76

@@ -205,9 +205,11 @@ impl Client {
         self.log(
             self.generation(),
             &match notice["type"].as_str() {
-                Some("offline") => format!("told offline, code {}, by {by}", notice["code"]),
-                Some("superseded") => format!("told before it was in that {by} is newer"),
-                other => format!("told {}", other.unwrap_or("?")),
+                Some("offline") => {
+                    format!("got the notice: offline, code {}, by {by}", notice["code"])
+                }
+                Some("superseded") => format!("got the notice before it was in: {by} is newer"),
+                other => format!("got the notice: {}", other.unwrap_or("?")),
             },
         );
         // The node must send nothing after the notice until this side closes. So a close frame that

@@ -33,7 +33,7 @@ pub(super) const SCENES: [(&str, Scene); 7] = [
         Box::pin(stage.phone_logs_in())
     }),
     (
-        "the PC logs in on node 2: the phone is told, and closes first",
+        "the PC logs in on node 2: the phone gets its notice, and closes first",
         |stage| Box::pin(stage.pc_takes_over()),
     ),
     (
@@ -91,7 +91,7 @@ impl Play {
     async fn pc_takes_over(&mut self) -> Result<()> {
         let mut phone = self.phone.take().context("the phone is not there")?;
         // The phone is followed while the PC logs in, because it reacts to its notice at once.
-        let told = super::client::within_limit("the phone is told", phone.follow_to_end());
+        let told = super::client::within_limit("the notice of the phone", phone.follow_to_end());
         let (pc, told) = tokio::join!(self.log_in("pc", NodeChoice::Two), told);
         let pc = pc?;
         let notice = match told?? {
@@ -100,9 +100,9 @@ impl Play {
         };
         ensure!(
             notice["type"] == "offline" && notice["code"] == 1 && notice["retry"] == "never",
-            "the phone was told {notice}"
+            "the phone got {notice}"
         );
-        ensure!(notice["by_device"] == "pc", "the phone was told {notice}");
+        ensure!(notice["by_device"] == "pc", "the phone got {notice}");
         ensure!(phone.closed_first(), "the node closed before the phone did");
         self.phone = Some(phone);
         self.pc = Some(pc);
@@ -136,7 +136,8 @@ impl Play {
         let asking = crowd.iter_mut().map(|client| client.send_login(&token));
         join_all(asking).await.into_iter().collect::<Result<()>>()?;
         let endings = wait_for_all_but_one(&mut crowd).await?;
-        let ended = super::client::within_limit("the PC is told", before.follow_to_end()).await??;
+        let ended =
+            super::client::within_limit("the notice of the PC", before.follow_to_end()).await??;
         ensure!(
             matches!(ended, Ending::Told(_)),
             "the PC was disconnected without a word"
@@ -163,7 +164,7 @@ impl Play {
         self.timeline.print_note(
             entry_of(&survivor),
             &format!(
-                "{} survives; {told} were let in and told offline, {overtaken} were overtaken \
+                "{} survives; {told} were let in and got a notice, {overtaken} were overtaken \
                 before they were in",
                 survivor.device
             ),
@@ -211,7 +212,7 @@ impl Play {
         let sent = sender.wait_for_frame("sent").await?;
         ensure!(
             sent["id"] == "m1" && sent["outcome"] == "written",
-            "the sender was told {sent}"
+            "the sender got {sent}"
         );
         self.timeline.print_note(
             entry_of(&survivor),
@@ -233,7 +234,7 @@ impl Play {
         let token = self.token(&self.uid)?;
         console.send_login(&token).await?;
         console.wait_until_in().await?;
-        super::client::within_limit("the survivor is told", before.follow_to_end()).await??;
+        super::client::within_limit("the notice of the survivor", before.follow_to_end()).await??;
         // The next login answers for all older sessions in the record, and nobody knows whether the
         // survivor's program has saved.
         super::client::within_limit("the survivor's end is recorded", self.wait_until_settled())
@@ -254,7 +255,7 @@ impl Play {
         let session = handheld.session.as_ref().context("never logged in")?;
         ensure!(
             session.old_confirmed == "program",
-            "the handheld was told that {} confirmed the end of the console's session",
+            "the handheld learned that {} confirmed the end of the console's session",
             session.old_confirmed
         );
         let (old, new) = (console.generation(), session.generation);
@@ -271,7 +272,8 @@ impl Play {
         if survivor.node != self.node2.name {
             // The account must have its session on the node that is killed.
             let tablet = self.log_in("tablet", NodeChoice::Two).await?;
-            super::client::within_limit("the survivor is told", survivor.follow_to_end()).await??;
+            super::client::within_limit("the notice of the survivor", survivor.follow_to_end())
+                .await??;
             survivor = tablet;
         }
         self.check_owner(&survivor).await?;

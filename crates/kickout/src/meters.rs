@@ -67,7 +67,7 @@ const SESSIONS: &str = "distlock_sessions";
 const HISTOGRAMS: [(&str, &str); 3] = [
     (
         "distlock_takeover_seconds",
-        "From a login to the older session told",
+        "From a login until the older session has its notice",
     ),
     (
         "distlock_login_lock_wait_seconds",
@@ -114,7 +114,7 @@ pub(crate) fn register_all() {
     }
     metrics::describe_counter!(
         ENDS,
-        "Sessions that ended, by the code that their clients were told; none for those that left"
+        "Sessions that ended, by the code of their notice; none for those that left"
     );
     metrics::counter!(ENDS, "code" => "none").increment(0);
     for code in Code::ALL {

@@ -55,7 +55,7 @@ impl MetricsPage {
     /// Describes the metrics of every server, and sets them to 0, so that the page shows them from
     /// the start.
     pub fn describe(&self, version: &'static str) {
-        metrics::describe_counter!(REFUSED, "Connections for which there was no place");
+        metrics::describe_counter!(REFUSED, "Connections beyond a limit, which were refused");
         metrics::counter!(REFUSED).increment(0);
         metrics::describe_gauge!(
             crate::EXPIRY,

@@ -58,7 +58,7 @@ pub(super) fn eviction(memory: Option<&str>, policy: Option<&str>) -> Finding {
             Verdict::Pass,
             format!(
                 "{}, and without a limit of memory nothing is evicted",
-                policy.unwrap_or("no policy is told")
+                policy.unwrap_or("the policy is unknown")
             ),
         ),
         (Some(_), Some(policy)) => (
@@ -139,7 +139,7 @@ pub(super) fn persistence(
             format!(
                 "append-only file, appendfsync {}: a power cut may take the last second with it; \
                  tokens rise all the same",
-                sync.unwrap_or("untold")
+                sync.unwrap_or("unknown")
             ),
         ),
         (Some(_), _) => {

@@ -405,7 +405,7 @@ impl<'a> Supervision<'a> {
             self.asked_to_end = Some(signal);
             group.signal(Signal::CONT);
             if let Some(refusing) = group.refusing() {
-                self.print_refusal(&refusing, "it was not told to end");
+                self.print_refusal(&refusing, "it did not get the signal");
             }
         }
     }

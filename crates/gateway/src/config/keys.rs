@@ -19,7 +19,7 @@ impl GatewayConfig {
         ("listen", "address for WebSocket clients"),
         ("tcp_listen", "address for raw TCP clients (off unless set)"),
         ("peer_listen", "address for other nodes (gRPC)"),
-        ("peer_advertise", "address that other nodes are told"),
+        ("peer_advertise", "address that other nodes call"),
         ("admin_listen", "address of the admin HTTP"),
         (
             "tls_cert",

@@ -198,7 +198,7 @@ impl LoginRun {
             event.result = Some(match session.old_confirmed {
                 ConfirmedBy::Program => "every older session has saved or was gone".into(),
                 ConfirmedBy::Node => "every older session is gone".into(),
-                ConfirmedBy::Nobody => "an older session could not be told yet".into(),
+                ConfirmedBy::Nobody => "an older session has no notice yet".into(),
             });
         });
         LoginOutcome::Admitted(session)

@@ -220,13 +220,13 @@ fn capabilities(it: &Comparison) -> Table {
 /// The labels and the names of the shown capabilities.
 const CAPABILITIES: [(&str, &str); 11] = [
     ("shared by", "reach"),
-    ("order of waiting processes", "fairness"),
+    ("guaranteed order of waiting processes", "fairness"),
     ("wake-up", "wakeup"),
     ("a lease hangs on", "lease"),
     ("clock that ends it", "expiry_clock"),
     ("tokens rise", "fencing"),
     ("shortest lease", "min_ttl_ms"),
-    ("longest lease at a time", "max_lease_ms"),
+    ("longest lease in this run", "max_lease_ms"),
     ("locks survive a restart", "survives_restart"),
     ("hand-over in one step", "hand_over"),
     ("tickets", "tickets"),

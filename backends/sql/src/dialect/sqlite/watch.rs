@@ -106,7 +106,7 @@ fn tell(database: &Path, what: Told) {
     if let Err(error) = told {
         tracing::debug!(
             path = %database.display(), %error, ?what,
-            "the waiters of this SQLite file were not told; their polls find the change"
+            "the waiters of this SQLite file were not notified; their polls find the change"
         );
     }
 }
