@@ -125,3 +125,8 @@ pub mod ring {
 #[cfg(all(doctest, feature = "memory", feature = "redis", feature = "sqlite"))]
 #[doc = include_str!("../docs/guide.md")]
 mod guide {}
+
+/// Compiles the snippets of the recipes in the same way.
+#[cfg(all(doctest, feature = "memory", feature = "redis", feature = "sqlite"))]
+#[doc = include_str!("../docs/recipes.md")]
+mod recipes {}

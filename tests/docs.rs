@@ -1,7 +1,7 @@
 //! Tests of the documentation: the main items have an example that a caller can copy, and the named
 //! versions of drivers are the versions in use.
 
-use std::{fs, path::Path};
+use std::{collections::BTreeSet, fs, path::Path};
 
 /// Reads a file of this checkout.
 fn read_file(path: &str) -> String {
@@ -114,4 +114,43 @@ fn the_page_names_the_drivers_of_the_fence_helpers_with_their_versions() {
         helpers,
         ["mysql", "postgres", "sqlite", "redis", "zookeeper"]
     );
+}
+
+#[test]
+fn the_dependencies_of_the_guide_are_those_of_its_snippets() {
+    let guide = read_file("docs/guide.md");
+    let (_, block) = guide.split_once("```toml\n").unwrap();
+    let (block, _) = block.split_once("```").unwrap();
+    let block: toml::Table = toml::from_str(block).unwrap();
+    let listed = block["dependencies"].as_table().unwrap();
+    let root = read_manifest("Cargo.toml");
+    for (name, line) in listed {
+        let used = &root["workspace"]["dependencies"][name];
+        let version = |line: &toml::Value| {
+            let version = line.get("version").unwrap_or(line).as_str();
+            version.map(str::to_owned)
+        };
+        let (told, used) = (version(line), version(used).unwrap());
+        // The packages of this checkout have a path.
+        let told = told.or_else(|| Some(used.clone()).filter(|_| line.get("path").is_some()));
+        assert!(used.starts_with(&told.unwrap()), "{name}: {used}");
+    }
+    // Every crate that a snippet of the guide or of the recipes names.
+    let both = guide + &read_file("docs/recipes.md");
+    let snippets = both.split("```rust").skip(1);
+    let named: BTreeSet<_> = snippets
+        .flat_map(|rest| rest.split("```").next().unwrap().split("::"))
+        .filter_map(|before| {
+            before
+                .rsplit(|it: char| !it.is_alphanumeric() && it != '_')
+                .next()
+        })
+        .filter(|name| {
+            root["workspace"]["dependencies"]
+                .get(name.replace('_', "-"))
+                .is_some()
+        })
+        .map(|name| name.replace('_', "-"))
+        .collect();
+    assert_eq!(named, listed.keys().cloned().collect());
 }

@@ -23,8 +23,3 @@ pub mod unread;
 
 pub use fence::RecordsFence;
 pub use periodic::{Due, Job, Outcome, Periodic, Ran};
-
-/// Compiles the examples of the guide as documentation tests.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/recipes.md")]
-mod guide {}
