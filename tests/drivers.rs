@@ -22,23 +22,37 @@ fn quoted(text: &str) -> BTreeSet<&str> {
     text.split('`').skip(1).step_by(2).collect()
 }
 
-/// The part of docs/backends.md whose heading names a URL of this driver.
+/// The pages about stores, one after the other.
+fn pages() -> Vec<String> {
+    let mut pages = lines("docs/backends.md");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/stores");
+    for page in fs::read_dir(folder).unwrap() {
+        pages.extend(lines(page.unwrap().path().to_str().unwrap()));
+    }
+    pages
+}
+
+fn is_heading(line: &str) -> bool {
+    line.starts_with("# ") || line.starts_with("## ")
+}
+
+/// The part of the pages whose heading names a URL of this driver.
 fn section<'a>(pages: &'a [String], driver: &dyn Driver) -> &'a [String] {
     let scheme = driver.schemes()[0];
     let end = if scheme.ends_with('+') { "" } else { ":" };
     let scheme = format!("`{scheme}{end}");
     let start = pages
         .iter()
-        .position(|line| line.starts_with("## ") && line.contains(&scheme))
-        .unwrap_or_else(|| panic!("docs/backends.md has no section for {scheme}`"));
+        .position(|line| is_heading(line) && line.contains(&scheme))
+        .unwrap_or_else(|| panic!("no page of a store has {scheme}`"));
     let after = &pages[start + 1..];
-    let length = after.iter().position(|line| line.starts_with("## "));
+    let length = after.iter().position(|line| is_heading(line));
     &after[..length.unwrap_or(after.len())]
 }
 
 #[test]
 fn each_option_stands_in_the_documentation_of_its_backend_with_its_help_and_default() {
-    let pages = lines("docs/backends.md");
+    let pages = pages();
     let registry = Registry::builtin();
     for driver in registry.drivers().iter() {
         let rows: Vec<_> = section(&pages, driver)
@@ -73,6 +87,35 @@ fn each_option_stands_in_the_documentation_of_its_backend_with_its_help_and_defa
             }
         }
     }
+}
+
+#[test]
+fn the_configurations_of_the_pages_have_options_of_their_stores() {
+    let pages = pages().join("\n");
+    let registry = Registry::builtin();
+    let mut count = 0;
+    for rest in pages.split("```toml\n").skip(1) {
+        let block = rest.split("```").next().unwrap();
+        let file: toml::Table = toml::from_str(block).unwrap_or_else(|e| panic!("{block}: {e}"));
+        for table in ["backend", "records"]
+            .into_iter()
+            .filter_map(|it| file.get(it))
+        {
+            let url = table["url"].as_str().unwrap();
+            let (scheme, _) = url.split_once(':').unwrap();
+            let mut drivers = registry.drivers().iter();
+            let driver = drivers.find(|it| it.schemes().contains(&scheme));
+            let driver = driver.unwrap_or_else(|| panic!("no driver opens {url}"));
+            for key in table.as_table().unwrap().keys() {
+                // An option that may be given several times is a list.
+                let name = if key == "members" { "member" } else { key };
+                let is_known = driver.options().iter().any(|option| option.name == name);
+                assert!(key == "url" || is_known, "{url} has no option {key}");
+            }
+            count += 1;
+        }
+    }
+    assert!(count >= 8, "{count} configurations");
 }
 
 #[test]
