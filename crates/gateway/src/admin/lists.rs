@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use axum::{Json, extract::State};
 use distlock_core::excerpt;
 use distlock_kickout::{Banned, Class, Device, Found, NodeId, Page, Pending, SessionFilter, Uid};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap as _};
 
 use super::{
     AdminContext,
@@ -47,19 +47,27 @@ impl TryFrom<String> for ClientAddress {
     }
 }
 
-#[derive(Serialize)]
-pub(super) struct SessionsAnswer {
-    sessions: Vec<Found>,
-    /// The value of `after` for the next page; absent on the last page.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<Uid>,
+/// A page of a list: the entries under the name of the list, and `next`, the value of `after` for
+/// the next page, which is absent on the last page.
+pub(super) struct PageAnswer<T>(&'static str, Page<T>);
+
+impl<T: Serialize> Serialize for PageAnswer<T> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let Self(list, page) = self;
+        let mut members = to.serialize_map(None)?;
+        members.serialize_entry(list, &page.entries)?;
+        if let Some(next) = &page.next {
+            members.serialize_entry("next", next)?;
+        }
+        members.end()
+    }
 }
 
 /// `GET /v1/sessions`: the sessions of all nodes that the query selects, sorted by account.
 pub(super) async fn list_sessions(
     State(admin): State<AdminContext>,
     QueryParams(query): QueryParams<SessionsQuery>,
-) -> Result<Json<SessionsAnswer>, HttpError> {
+) -> Result<Json<PageAnswer<Found>>, HttpError> {
     let filter = SessionFilter {
         uid_prefix: query.prefix.map_or_else(String::new, String::from),
         device: query.device,
@@ -68,14 +76,9 @@ pub(super) async fn list_sessions(
         address: query.address.map(|it| it.0),
     };
     let _turn = admin.turns.take().await?;
-    let sessions = admin
-        .kick
-        .online(&filter, query.after.as_ref(), query.limit.0);
-    let Page { entries, next, .. } = sessions.await?;
-    Ok(Json(SessionsAnswer {
-        sessions: entries,
-        next,
-    }))
+    let (after, most) = (query.after.as_ref(), query.limit.0);
+    let page = admin.kick.online(&filter, after, most).await?;
+    Ok(Json(PageAnswer("sessions", page)))
 }
 
 #[derive(Deserialize)]
@@ -89,27 +92,16 @@ pub(super) struct BansQuery {
     limit: PageSize,
 }
 
-#[derive(Serialize)]
-pub(super) struct BansAnswer {
-    bans: Vec<Banned>,
-    /// The value of `after` for the next page; absent on the last page.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    next: Option<Uid>,
-}
-
 /// `GET /v1/bans`: the bans that hold, sorted by account.
 pub(super) async fn list_bans(
     State(admin): State<AdminContext>,
     QueryParams(query): QueryParams<BansQuery>,
-) -> Result<Json<BansAnswer>, HttpError> {
+) -> Result<Json<PageAnswer<Banned>>, HttpError> {
     let prefix = query.prefix.as_ref().map_or("", Uid::as_str);
     let _turn = admin.turns.take().await?;
-    let bans = admin.kick.bans(prefix, query.after.as_ref(), query.limit.0);
-    let Page { entries, next, .. } = bans.await?;
-    Ok(Json(BansAnswer {
-        bans: entries,
-        next,
-    }))
+    let (after, most) = (query.after.as_ref(), query.limit.0);
+    let page = admin.kick.bans(prefix, after, most).await?;
+    Ok(Json(PageAnswer("bans", page)))
 }
 
 #[derive(Deserialize)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use distlock_core::{Error, ErrorKind, Result};
+use distlock_core::{Error, ErrorKind, RecordKey, Result};
 use futures_util::future::join_all;
 use uuid::Uuid;
 
@@ -21,8 +21,8 @@ use crate::{
     },
     node::{
         admin::{
-            Banned, EndingReason, Found, Kicked, MAX_READS, NodeView, PAGE, Page, Pending,
-            SessionFilter, Target, UserView,
+            Banned, EndingReason, Found, Kicked, NodeView, PAGE, Page, Pending, SessionFilter,
+            Target, UserView,
         },
         liveness::Liveness,
     },
@@ -181,45 +181,23 @@ impl KickOut {
         most: usize,
     ) -> Result<Page<Found>> {
         let node = &self.node;
-        let (mut entries, mut next) = (Vec::new(), None);
-        let mut at = after.map(Uid::record_key).transpose()?;
-        for read in 1.. {
-            let prefix = &filter.uid_prefix;
-            let page = node.directory.page(prefix, at.as_ref(), PAGE).await?;
-            let is_last = page.len() < PAGE as usize;
-            for (key, uid, seen) in page {
-                at = Some(key);
-                let Some(uid) = uid else { continue };
-                for entry in seen
-                    .into_iter()
-                    .flat_map(|it| it.record.slots.into_values())
-                {
+        let read_after = |after: Option<RecordKey>| async move {
+            let (prefix, mut accounts) = (&filter.uid_prefix, Vec::new());
+            for (key, uid, seen) in node.directory.page(prefix, after.as_ref(), PAGE).await? {
+                let mut found = Vec::new();
+                let slots = seen.into_iter().flat_map(|it| it.record.slots);
+                for (_, entry) in slots.filter(|(_, entry)| filter.matches(entry)) {
                     let SessionKey { node: of, boot, .. } = &entry.key;
                     // A node whose lease another version wrote may live.
-                    if filter.matches(&entry)
-                        && !matches!(node.liveness_of(of, *boot).await, Ok(Liveness::Dead))
-                    {
-                        let uid = uid.clone();
-                        entries.push(Found { uid, entry });
+                    if !matches!(node.liveness_of(of, *boot).await, Ok(Liveness::Dead)) {
+                        found.extend(uid.clone().map(|uid| Found { uid, entry }));
                     }
                 }
-                next = Some(uid);
-                if entries.len() >= most {
-                    return Ok(Page { entries, next });
-                }
+                accounts.push((key, uid.map(|uid| (uid, found))));
             }
-            if is_last {
-                break;
-            }
-            // Without an account there is no place from which the next part could begin.
-            if read >= MAX_READS && next.is_some() {
-                return Ok(Page { entries, next });
-            }
-        }
-        Ok(Page {
-            entries,
-            next: None,
-        })
+            Ok(accounts)
+        };
+        Page::collect(most, after.map(Uid::record_key).transpose()?, read_after).await
     }
 
     /// At most `most` revocations whose sessions are not known to have ended, and how many there
@@ -318,34 +296,16 @@ impl KickOut {
         most: usize,
     ) -> Result<Page<Banned>> {
         let node = &self.node;
-        let (mut entries, mut next) = (Vec::new(), None);
-        let mut at = after.map(ban_key).transpose()?;
-        for read in 1.. {
-            let page = node.directory.ban_page(uid_prefix, at.as_ref(), PAGE);
-            let page = page.await?;
-            let is_last = page.len() < PAGE as usize;
-            for (key, ban) in page {
-                at = Some(key);
-                let Some((uid, ban, age)) = ban else { continue };
-                next = Some(uid.clone());
-                if !node.ban_is_over(&ban, age) {
-                    entries.push(Banned { uid, ban });
-                }
-                if entries.len() >= most {
-                    return Ok(Page { entries, next });
-                }
-            }
-            if is_last {
-                break;
-            }
-            if read >= MAX_READS && next.is_some() {
-                return Ok(Page { entries, next });
-            }
-        }
-        Ok(Page {
-            entries,
-            next: None,
-        })
+        let holding = |(uid, ban, age): (Uid, Ban, Option<Duration>)| {
+            let is_over = node.ban_is_over(&ban, age);
+            (uid.clone(), (!is_over).then_some(Banned { uid, ban }))
+        };
+        let read_after = |after: Option<RecordKey>| async move {
+            let page = node.directory.ban_page(uid_prefix, after.as_ref(), PAGE);
+            let bans = page.await?.into_iter();
+            Ok(bans.map(|(key, ban)| (key, ban.map(holding))).collect())
+        };
+        Page::collect(most, after.map(ban_key).transpose()?, read_after).await
     }
 
     /// Lifts an account's ban. Returns true if there was a ban.

@@ -8,7 +8,7 @@
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use distlock_core::{Error, ErrorKind, Result};
+use distlock_core::{Error, ErrorKind, RecordKey, Result};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -72,6 +72,42 @@ pub struct Page<T> {
     pub entries: Vec<T>,
     /// The account after which the next part begins; `None` at the end of the list.
     pub next: Option<Uid>,
+}
+
+impl<T> Page<T> {
+    /// Reads accounts with their entries, part by part, until there are `most` entries. A part
+    /// begins after a key. A key without an account is skipped.
+    pub(crate) async fn collect<F, E: IntoIterator<Item = T>>(
+        most: usize,
+        mut after: Option<RecordKey>,
+        read_after: impl Fn(Option<RecordKey>) -> F,
+    ) -> Result<Self>
+    where
+        F: Future<Output = Result<Vec<(RecordKey, Option<(Uid, E)>)>>>,
+    {
+        let (mut entries, mut next) = (Vec::new(), None);
+        for reads in 1.. {
+            let part = read_after(after).await?;
+            let is_last = part.len() < PAGE as usize;
+            after = part.last().map(|(key, _)| key.clone());
+            for (uid, found) in part.into_iter().filter_map(|it| it.1) {
+                entries.extend(found);
+                next = Some(uid);
+                if entries.len() >= most {
+                    return Ok(Self { entries, next });
+                }
+            }
+            if is_last {
+                next = None;
+                break;
+            }
+            // Without an account there is no place from which the next page could begin.
+            if reads >= MAX_READS && next.is_some() {
+                break;
+            }
+        }
+        Ok(Self { entries, next })
+    }
 }
 
 /// A session as the directory has it.
@@ -215,9 +251,9 @@ pub struct NodeView {
 
 /// Records in one read of the directory.
 pub(crate) const PAGE: u32 = 256;
-/// Most such reads for one part of a list. Whoever looks for something rare reads the directory in
-/// several parts, so that one question cannot keep the store from logins for long.
-pub(crate) const MAX_READS: u32 = 20;
+/// Most such reads for one page of a list. Whoever looks for something rare reads the directory in
+/// several pages, so that one question cannot keep the store from logins for long.
+const MAX_READS: u32 = 20;
 /// Attempts at one change of a record while other nodes keep changing the same record.
 const MAX_ATTEMPTS: u32 = 8;
 
