@@ -22,6 +22,13 @@ async fn start(cluster: &Cluster, name: &str, policy: Policy) -> Node {
         .await
 }
 
+async fn start_two(policy: Policy) -> (Cluster, Node, Node) {
+    let cluster = Cluster::new();
+    let n1 = start(&cluster, "n1", policy).await;
+    let n2 = start(&cluster, "n2", policy).await;
+    (cluster, n1, n2)
+}
+
 /// Logs the phone in. Another device has left the group's first slot.
 async fn admit_phone(node: &Node) -> Session {
     let anna = uid("anna");
@@ -65,11 +72,7 @@ enum Unknown {
 async fn a_client_whose_answer_was_lost_resumes_again() {
     for policy in POLICIES {
         for unknown in [Unknown::Stays, Unknown::LoggedOut, Unknown::NodeCrashed] {
-            let cluster = Cluster::new();
-            let (n1, n2) = (
-                start(&cluster, "n1", policy).await,
-                start(&cluster, "n2", policy).await,
-            );
+            let (cluster, n1, n2) = start_two(policy).await;
             let phone = admit_phone(&n1).await;
             let first = phone.resume_token();
 
@@ -105,11 +108,7 @@ async fn a_client_whose_answer_was_lost_resumes_again() {
 #[tokio::test]
 async fn a_late_attempt_ends_no_newer_session() {
     for policy in POLICIES {
-        let cluster = Cluster::new();
-        let (n1, n2) = (
-            start(&cluster, "n1", policy).await,
-            start(&cluster, "n2", policy).await,
-        );
+        let (_cluster, n1, n2) = start_two(policy).await;
         let phone = admit_phone(&n1).await;
         let first = phone.resume_token();
         // The second attempt comes first, and its answer arrives.
@@ -220,9 +219,7 @@ async fn a_resume_that_was_answered_busy_may_be_tried_again() {
 #[tokio::test]
 async fn a_resume_that_was_cancelled_after_its_grant_may_be_tried_again() {
     for policy in POLICIES {
-        let cluster = Cluster::new();
-        let n1 = start(&cluster, "n1", policy).await;
-        let mut n2 = start(&cluster, "n2", policy).await;
+        let (cluster, n1, mut n2) = start_two(policy).await;
         let phone = admit_phone(&n1).await;
         let first = phone.resume_token();
         cluster.mesh.delay_answers("n1");
