@@ -236,7 +236,9 @@ impl KickOut {
     ///
     /// # Errors
     /// [`ErrorKind::InvalidArgument`] for a TTL of zero or more than ten years; failures of the
-    /// store. After [`ErrorKind::OutcomeUnknown`] the account may be banned; another ban is safe.
+    /// store. After [`ErrorKind::OutcomeUnknown`] the account may be banned, and
+    /// [`account_changes`](Self::account_changes) does not say so. Another ban is safe, and it is
+    /// told.
     ///
     /// # Cancel safety
     /// A dropped call leaves the outcome unknown; another ban is safe.

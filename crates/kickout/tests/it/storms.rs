@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use distlock_core::{Clock, SystemClock};
+use distlock_core::{Clock, ErrorKind, SystemClock};
 use distlock_kickout::{
-    Admission, Code, Intent, LoginOutcome, NodeState, Retry, Target, Transition,
+    AccountNews, Admission, Code, Intent, LoginOutcome, NextChanges, NodeState, Retry, Target,
+    Transition,
 };
 
 use crate::cluster::{Cluster, TEST_TIMEOUT, eventually, login, notice_of, timers, uid};
@@ -54,6 +55,26 @@ async fn a_ban_ends_every_session_and_denies_logins_until_it_is_lifted() {
         n1.login(&otto, "pc").await,
         LoginOutcome::Denied(_)
     ));
+}
+
+/// The first order is carried out, and nobody knows it. So only the second one is told.
+#[tokio::test]
+async fn a_ban_with_an_unknown_outcome_is_told_when_it_is_repeated() {
+    let cluster = Cluster::new();
+    let n1 = cluster.start_node("n1").await;
+    let anna = uid("anna");
+    let mut changes = n1.kick.account_changes(None);
+    n1.faults.lose_next_reply_and_cut();
+    let error = n1.kick.ban(&anna, None, None).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutcomeUnknown, "{error}");
+    n1.faults.heal();
+    assert!(cluster.record(&anna).await.unwrap().ban.is_some());
+    assert!(changes.try_next().is_none());
+    n1.kick.ban(&anna, None, None).await.unwrap();
+    let Some(NextChanges::Changes(told)) = changes.try_next() else {
+        panic!("the second order was not told");
+    };
+    assert!(matches!(told[..], [ref it] if matches!(it.news, AccountNews::Banned { .. })));
 }
 
 #[tokio::test]
