@@ -5,12 +5,12 @@
 //! waits for it. A stream must never outlive the access of its reader by more than [`HEARTBEAT`]
 //! and [`SLOW_READER`].
 
-use std::{convert::Infallible, net::IpAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
     Router,
     body::{Body, Bytes},
-    extract::{ConnectInfo, Request, State},
+    extract::{ConnectInfo, State},
     http::{HeaderMap, StatusCode, header},
     middleware,
     response::{IntoResponse as _, Response},
@@ -30,8 +30,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Right,
-    http::{HttpError, client_ip, http_error},
+    http::{HttpError, http_error},
     server::{AdminContext, authorise},
+    turn::{SLOW_READER, cut_off},
 };
 use crate::metering;
 
@@ -39,8 +40,6 @@ use crate::metering;
 const MAX_STREAMS: usize = 64;
 /// Pieces of a stream that wait for its reader, each with up to 64 changes.
 const PIECES_AHEAD: usize = 2;
-/// Longest wait for a reader to take a piece.
-const SLOW_READER: Duration = Duration::from_secs(30);
 /// Time between two comments that show both sides that the other one is there. With each comment
 /// the access of the reader is checked again.
 const HEARTBEAT: Duration = Duration::from_secs(15);
@@ -76,19 +75,18 @@ pub(super) fn routes(admin: AdminContext, stop: CancellationToken) -> Router {
 /// `GET /v1/events`: server-sent events about this node's sessions, without end.
 async fn stream_events(
     State(streams): State<EventStreams>,
-    request: Request,
+    ConnectInfo(connection): ConnectInfo<ConnectionHandle>,
+    headers: HeaderMap,
 ) -> Result<Response, HttpError> {
-    let after = last_event_id(request.headers())?;
+    let after = last_event_id(&headers)?;
     let place = Arc::clone(&streams.places).try_acquire_owned();
     let place = place.map_err(|_| {
         let why = format!("{MAX_STREAMS} streams of events are open, the most of a node");
         http_error(StatusCode::SERVICE_UNAVAILABLE, &why)
     })?;
-    let connection = request.extensions().get::<ConnectInfo<ConnectionHandle>>();
     let reader = Reader {
-        connection: connection.map(|ConnectInfo(connection)| connection.clone()),
-        from: client_ip(&request),
-        headers: request.headers().clone(),
+        connection,
+        headers,
         changes: streams.admin.kick.changes(after),
     };
     let (pieces, waiting) = mpsc::channel(PIECES_AHEAD);
@@ -121,8 +119,7 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<ChangeId>, HttpError> {
 struct Reader {
     /// What the reader showed when it opened the stream.
     headers: HeaderMap,
-    from: IpAddr,
-    connection: Option<ConnectionHandle>,
+    connection: ConnectionHandle,
     changes: ChangeReader,
 }
 
@@ -133,7 +130,6 @@ impl EventStreams {
         let _open = metering::count_event_stream();
         let Reader {
             headers,
-            from,
             connection,
             mut changes,
         } = reader;
@@ -146,13 +142,8 @@ impl EventStreams {
                     Some(Ok(())) => {}
                     Some(Err(_)) => return,
                     None => {
-                        // The bytes that wait for this reader would stay in memory as long as its
-                        // connection.
-                        if let Some(connection) = connection {
-                            connection.cut_off();
-                        }
+                        cut_off(&connection, "events");
                         metering::count_cut_event_stream();
-                        tracing::warn!(%from, "a reader of events does not read, and was cut off");
                         return;
                     }
                 }

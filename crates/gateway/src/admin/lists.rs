@@ -6,14 +6,19 @@
 
 use std::net::IpAddr;
 
-use axum::{Json, extract::State};
+use axum::{
+    extract::{ConnectInfo, State},
+    response::Response,
+};
 use distlock_core::excerpt;
-use distlock_kickout::{Banned, Class, Device, Found, NodeId, Page, Pending, SessionFilter, Uid};
+use distlock_kickout::{Class, Device, NodeId, Page, Pending, SessionFilter, Uid};
+use distlock_listen::ConnectionHandle;
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap as _};
 
 use super::{
     AdminContext,
     http::{HttpError, PageSize, QueryParams},
+    turn::Turn,
 };
 
 #[derive(Deserialize)]
@@ -49,7 +54,7 @@ impl TryFrom<String> for ClientAddress {
 
 /// A page of a list: the entries under the name of the list, and `next`, the value of `after` for
 /// the next page, which is absent on the last page.
-pub(super) struct PageAnswer<T>(&'static str, Page<T>);
+struct PageAnswer<T>(&'static str, Page<T>);
 
 impl<T: Serialize> Serialize for PageAnswer<T> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
@@ -66,8 +71,9 @@ impl<T: Serialize> Serialize for PageAnswer<T> {
 /// `GET /v1/sessions`: the sessions of all nodes that the query selects, sorted by account.
 pub(super) async fn list_sessions(
     State(admin): State<AdminContext>,
+    ConnectInfo(reader): ConnectInfo<ConnectionHandle>,
     QueryParams(query): QueryParams<SessionsQuery>,
-) -> Result<Json<PageAnswer<Found>>, HttpError> {
+) -> Result<Response, HttpError> {
     let filter = SessionFilter {
         uid_prefix: query.prefix.map_or_else(String::new, String::from),
         device: query.device,
@@ -75,10 +81,10 @@ pub(super) async fn list_sessions(
         node: query.node,
         address: query.address.map(|it| it.0),
     };
-    let _turn = admin.turns.take().await?;
+    let turn = Turn::take(&admin, reader).await?;
     let (after, most) = (query.after.as_ref(), query.limit.0);
     let page = admin.kick.online(&filter, after, most).await?;
-    Ok(Json(PageAnswer("sessions", page)))
+    Ok(turn.answer(&PageAnswer("sessions", page)))
 }
 
 #[derive(Deserialize)]
@@ -95,13 +101,14 @@ pub(super) struct BansQuery {
 /// `GET /v1/bans`: the bans that hold, sorted by account.
 pub(super) async fn list_bans(
     State(admin): State<AdminContext>,
+    ConnectInfo(reader): ConnectInfo<ConnectionHandle>,
     QueryParams(query): QueryParams<BansQuery>,
-) -> Result<Json<PageAnswer<Banned>>, HttpError> {
+) -> Result<Response, HttpError> {
     let prefix = query.prefix.as_ref().map_or("", Uid::as_str);
-    let _turn = admin.turns.take().await?;
+    let turn = Turn::take(&admin, reader).await?;
     let (after, most) = (query.after.as_ref(), query.limit.0);
     let page = admin.kick.bans(prefix, after, most).await?;
-    Ok(Json(PageAnswer("bans", page)))
+    Ok(turn.answer(&PageAnswer("bans", page)))
 }
 
 #[derive(Deserialize)]
@@ -112,7 +119,7 @@ pub(super) struct RevocationsQuery {
 }
 
 #[derive(Serialize)]
-pub(super) struct RevocationsAnswer {
+struct RevocationsAnswer {
     revocations: Vec<Pending>,
     /// How many there are, listed or not.
     total: usize,
@@ -121,9 +128,10 @@ pub(super) struct RevocationsAnswer {
 /// `GET /v1/revocations`: sessions whose end is not confirmed yet. Reads the whole directory.
 pub(super) async fn list_revocations(
     State(admin): State<AdminContext>,
+    ConnectInfo(reader): ConnectInfo<ConnectionHandle>,
     QueryParams(query): QueryParams<RevocationsQuery>,
-) -> Result<Json<RevocationsAnswer>, HttpError> {
-    let _turn = admin.turns.take().await?;
+) -> Result<Response, HttpError> {
+    let turn = Turn::take(&admin, reader).await?;
     let (revocations, total) = admin.kick.revocations(query.limit.0).await?;
-    Ok(Json(RevocationsAnswer { revocations, total }))
+    Ok(turn.answer(&RevocationsAnswer { revocations, total }))
 }

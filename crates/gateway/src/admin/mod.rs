@@ -11,6 +11,7 @@ mod presence;
 mod send;
 mod server;
 mod tokens;
+mod turn;
 
 pub(crate) use access::AdminAccess;
 pub(crate) use audit::AuditLog;

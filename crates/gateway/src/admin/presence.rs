@@ -2,13 +2,18 @@
 //!
 //! This module tells nothing of the addresses of clients and nodes.
 
-use axum::{Json, extract::State};
+use axum::{
+    extract::{ConnectInfo, State},
+    response::Response,
+};
 use distlock_kickout::{Class, Device, Generation, Location, NodeId, SessionId, Uid};
+use distlock_listen::ConnectionHandle;
 use serde::{Deserialize, Serialize};
 
 use super::{
     AdminContext,
     http::{HttpError, JsonBody},
+    turn::Turn,
 };
 use crate::accounts::Accounts;
 
@@ -19,7 +24,7 @@ pub(super) struct PresenceBody {
 }
 
 #[derive(Serialize)]
-pub(super) struct PresenceAnswer {
+struct PresenceAnswer {
     accounts: Vec<AccountPresence>,
 }
 
@@ -76,13 +81,14 @@ impl From<Location> for PresentSession {
 /// `POST /v1/presence`: the sessions of many accounts on all nodes.
 pub(super) async fn show_presence(
     State(admin): State<AdminContext>,
+    ConnectInfo(reader): ConnectInfo<ConnectionHandle>,
     JsonBody(asked): JsonBody<PresenceBody>,
-) -> Result<Json<PresenceAnswer>, HttpError> {
-    let _turn = admin.turns.take().await?;
+) -> Result<Response, HttpError> {
+    let turn = Turn::take(&admin, reader).await?;
     let uids = asked.uids.uids();
     let found = admin.kick.presence(uids).await?;
     let accounts = uids.iter().zip(found);
-    Ok(Json(PresenceAnswer {
+    Ok(turn.answer(&PresenceAnswer {
         accounts: accounts
             .map(|(uid, found)| AccountPresence::new(uid, found))
             .collect(),

@@ -153,16 +153,17 @@ pub(crate) struct AdminContext {
 
 #[cfg(test)]
 mod tests {
-    use std::{net::SocketAddr, sync::Arc, time::Duration};
+    use std::{io::ErrorKind, net::SocketAddr, sync::Arc, time::Duration};
 
     use distlock_core::{Clock, ManualClock, Store, SystemClock};
     use distlock_kickout::{Class, Device, KickOut, Login, NodeId, Uid};
     use distlock_listen::{ConnectionBounds, ConnectionQuota, Tls};
     use distlock_memory::Memory;
     use futures_util::future::join_all;
+    use serde_json::{Value, json};
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
-        net::{TcpListener, TcpSocket, TcpStream},
+        net::{TcpSocket, TcpStream},
         time::timeout,
     };
 
@@ -201,6 +202,8 @@ mod tests {
     struct Served {
         address: SocketAddr,
         clock: ManualClock,
+        /// The clock of questions that wait for their turn.
+        turns: ManualClock,
         stop: CancellationToken,
         kick: KickOut,
     }
@@ -215,7 +218,7 @@ mod tests {
     /// `delays`: the clock of the delay after a wrong token.
     async fn serve_with(tokens: Arc<AdminTokens>, delays: Arc<dyn Clock>) -> Served {
         let memory = Memory::default();
-        let manual = ManualClock::new();
+        let (manual, turns) = (ManualClock::new(), ManualClock::new());
         let store = Store::new(memory.lock(), memory.records());
         let node = NodeId::new("n1").unwrap();
         let kick = KickOut::builder(store.clone(), node.clone());
@@ -250,9 +253,13 @@ mod tests {
             metrics: MetricsPage::install(),
             access,
             sender,
-            turns: Turns::new(Arc::new(SystemClock)),
+            turns: Turns::new(Arc::new(turns.clone())),
         };
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socket = TcpSocket::new_v4().unwrap();
+        // The connections of this listener have the same small buffer, which fills soon.
+        socket.set_send_buffer_size(4096).unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = socket.listen(16).unwrap();
         let address = listener.local_addr().unwrap();
         let clock = manual;
         let shared = Arc::new(clock.clone());
@@ -272,9 +279,17 @@ mod tests {
         Served {
             address,
             clock,
+            turns,
             stop,
             kick,
         }
+    }
+
+    /// A connection whose own buffer is small, too.
+    async fn connect_narrow(to: SocketAddr) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        socket.connect(to).await.unwrap()
     }
 
     #[tokio::test]
@@ -320,10 +335,7 @@ mod tests {
     #[tokio::test]
     async fn a_reader_of_events_that_does_not_read_is_cut_off() {
         let served = serve().await;
-        let socket = TcpSocket::new_v4().unwrap();
-        // With a small window the node's own buffers fill soon.
-        socket.set_recv_buffer_size(4096).unwrap();
-        let mut deaf = socket.connect(served.address).await.unwrap();
+        let mut deaf = connect_narrow(served.address).await;
         let request = "GET /v1/events HTTP/1.1\r\nhost: n1\r\n\
                        authorization: Bearer open sesame\r\n\r\n";
         deaf.write_all(request.as_bytes()).await.unwrap();
@@ -343,6 +355,73 @@ mod tests {
         let mut friend = TcpStream::connect(served.address).await.unwrap();
         let answer = ask(&mut friend, "/v1/events", "open sesame").await;
         assert_eq!(answer, "HTTP/1.1 200");
+        served.stop.cancel();
+    }
+
+    /// A question about these accounts.
+    fn presence_of(uids: &[String]) -> String {
+        let body = json!({"uids": uids}).to_string();
+        format!(
+            "POST /v1/presence HTTP/1.1\r\nhost: n1\r\nauthorization: Bearer open sesame\r\n\
+             connection: close\r\ncontent-type: application/json\r\n\
+             content-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+    }
+
+    /// Reads an answer while `clock` goes on. Returns its status and its body.
+    async fn answer_while(clock: &ManualClock, stream: &mut TcpStream) -> (String, Value) {
+        let began = async {
+            while timeout(SHORT, stream.readable()).await.is_err() {
+                clock.advance(Duration::from_secs(1));
+            }
+        };
+        timeout(LONG, began).await.unwrap();
+        let mut answer = String::new();
+        let read = timeout(LONG, stream.read_to_string(&mut answer)).await;
+        read.unwrap().unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head[9..12].to_owned(), serde_json::from_str(body).unwrap())
+    }
+
+    /// The answers to these readers are in memory until they are read, so they keep their turns. A
+    /// fifth answer is not even made.
+    #[tokio::test]
+    async fn readers_that_do_not_read_keep_their_turns_for_a_bounded_time() {
+        let served = serve().await;
+        // The answer is far longer than the buffers of its connection.
+        let uids: Vec<_> = (0..1000).map(|number| format!("{number:0>128}")).collect();
+        let question = presence_of(&uids);
+        let mut deaf = Vec::new();
+        for _ in 0..4 {
+            let mut reader = connect_narrow(served.address).await;
+            reader.write_all(question.as_bytes()).await.unwrap();
+            // The answer has begun, so it has its turn.
+            timeout(LONG, reader.readable()).await.unwrap().unwrap();
+            deaf.push(reader);
+        }
+        let one = presence_of(&["anna".to_owned()]);
+        let mut friend = TcpStream::connect(served.address).await.unwrap();
+        friend.write_all(one.as_bytes()).await.unwrap();
+        let (status, answer) = answer_while(&served.turns, &mut friend).await;
+        assert_eq!(status, "503", "{answer}");
+        // Nobody gives up this turn, but the readers lose theirs.
+        let mut friend = TcpStream::connect(served.address).await.unwrap();
+        friend.write_all(one.as_bytes()).await.unwrap();
+        let (status, answer) = answer_while(&served.clock, &mut friend).await;
+        assert_eq!(status, "200", "{answer}");
+        for mut reader in deaf {
+            let mut rest = Vec::new();
+            let read = timeout(LONG, reader.read_to_end(&mut rest)).await.unwrap();
+            assert_eq!(read.unwrap_err().kind(), ErrorKind::ConnectionReset);
+        }
+        // A reader that reads has the whole answer, which comes in many pieces.
+        let mut friend = connect_narrow(served.address).await;
+        friend.write_all(question.as_bytes()).await.unwrap();
+        let (status, answer) = answer_while(&served.turns, &mut friend).await;
+        assert_eq!(status, "200", "{answer}");
+        let accounts = answer["accounts"].as_array().unwrap().iter();
+        assert!(accounts.map(|it| &it["uid"]).eq(&uids));
         served.stop.cancel();
     }
 
