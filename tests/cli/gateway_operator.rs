@@ -103,6 +103,84 @@ fn certificates_that_are_not_valid_now_are_told_at_the_start_and_at_hup() {
     assert!(left("peer_tls_cert") > 1e8);
 }
 
+/// How the receiver of the documentation serves by TLS.
+const BY_TLS: &str = "\
+import ssl
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain('server.crt', 'server.key')
+server.socket = context.wrap_socket(server.socket, server_side=True)
+server.serve_forever()
+";
+
+#[test]
+fn a_web_hook_is_told_by_tls_to_a_receiver_of_a_trusted_authority_alone() {
+    const SERVE: &str = "server.serve_forever()\n";
+    const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    let (home, pki, foreign) = (Home::new(), Pki::new().unwrap(), Pki::new().unwrap());
+    let page = include_str!("../../docs/gateway.md");
+    let (_, sample) = page.split_once("```python\n# receiver.py\n").unwrap();
+    let (sample, _) = sample.split_once("```").unwrap();
+    assert!(sample.contains(SERVE));
+    let mut python = Command::new("python3");
+    python
+        .args(["-u", "-c", &sample.replace(SERVE, BY_TLS)])
+        .envs([("HOOK_SECRETS", SECRET), ("HOOK_PORT", "0")])
+        .current_dir(pki.folder());
+    let receiver = Process::spawn(&mut python).unwrap();
+    let told = |who: &Process, says: &str| {
+        let line = who.wait_for_line(SOON, |line| line.contains(says));
+        line.unwrap()
+    };
+    let listening = told(&receiver, "listening on port ");
+    let (_, port) = listening.rsplit_once(' ').unwrap();
+    home.write("secret", SECRET);
+    home.write(
+        "distlock.toml",
+        &format!(
+            "[[gateway.hooks]]\nname = \"push\"\nurl = \"https://localhost:{port}/hunter2\"\n\
+             secret_file = \"secret\"\nevents = [\"session.login\"]\nallow_private = true\n"
+        ),
+    );
+    let start = |trusted: &Pki| {
+        let mut command = home.distlock(NODE);
+        command
+            .args(["--config", "distlock.toml"])
+            .env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)
+            .env("SSL_CERT_FILE", trusted.path("ca.crt"));
+        start_node(&mut command)
+    };
+    let attempts = |ready: &Value, result: &str| -> u64 {
+        let labels = format!("hook=\"push\",result=\"{result}\"");
+        metric(ready, &format!("distlock_hook_attempts_total{{{labels}}}"))
+    };
+    let log_in = |ready: &Value| log_in(ready, &mint_token(&home, KEY))["session"].clone();
+
+    let (mut node, ready) = start(&pki);
+    let session = log_in(&ready);
+    let event = told(&receiver, "session.login");
+    assert!(event.contains(session.as_str().unwrap()), "{event}");
+    eventually("the delivery", SOON, || attempts(&ready, "delivered") == 1).unwrap();
+    assert_eq!(attempts(&ready, "failed"), 0);
+    node.signal(Signal::TERM).unwrap();
+    node.wait(SOON).unwrap();
+
+    let (node, ready) = start(&foreign);
+    log_in(&ready);
+    eventually("the attempts", SOON, || attempts(&ready, "failed") >= 3).unwrap();
+    assert_eq!(attempts(&ready, "delivered"), 0);
+    let said = node.output();
+    let lines = said.lines().filter(|line| line.contains("web hook"));
+    let [line] = lines.collect::<Vec<_>>()[..] else {
+        panic!("the log does not say it once: {said}");
+    };
+    for says in ["WARN", "push", "localhost", "certificate"] {
+        assert!(line.contains(says), "{line}");
+    }
+    assert!(!said.contains("hunter2"), "{said}");
+    let events = receiver.output().matches("session.login").count();
+    assert_eq!(events, 1, "nothing is told to a stranger");
+}
+
 #[test]
 fn a_refused_call_between_nodes_is_logged_with_its_caller() {
     let home = Home::new();

@@ -26,7 +26,7 @@ use sha2::Sha256;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt as _, BufReader},
-    net::TcpListener,
+    net::{TcpListener, TcpSocket},
     sync::{mpsc, watch},
 };
 
@@ -66,7 +66,10 @@ type Held = (watch::Receiver<Answer>, mpsc::UnboundedSender<Delivery>);
 
 impl Receiver {
     async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::on(TcpListener::bind("127.0.0.1:0").await.unwrap())
+    }
+
+    fn on(listener: TcpListener) -> Self {
         let url = format!("http://{}/hook?key=hidden", listener.local_addr().unwrap());
         let (answer, answers) = watch::channel(Answer::Status(204));
         let (sent, deliveries) = mpsc::unbounded_channel();
@@ -326,6 +329,28 @@ async fn an_event_is_sent_again_under_its_id_until_it_is_taken() {
     })
     .await;
     assert_eq!(dropped(&n1, "expired").await, 0);
+}
+
+#[tokio::test]
+async fn a_receiver_that_refuses_connections_gets_its_events_later() {
+    let (net, push) = (Net::new(), Receiver::start().await);
+    // Nobody listens at this address yet.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let mut hook = push.hook(&["session.login"]);
+    hook.url = Secret::new(format!("http://{}/", socket.local_addr().unwrap()));
+    let n1 = node(&net, "n1", hook).await;
+    let (_anna, login) = n1.login("anna", "phone").await;
+    eventually("a refused connection", || async {
+        attempts(&n1, "failed").await >= 1
+    })
+    .await;
+    let mut late = Receiver::on(socket.listen(8).unwrap());
+    assert_eq!(late.event().await["data"]["session"], login["session"]);
+    eventually("the delivery", || async {
+        attempts(&n1, "delivered").await == 1
+    })
+    .await;
 }
 
 #[tokio::test]
