@@ -174,7 +174,29 @@ fn kubernetes_accepts_the_manifests_and_a_node_runs_as_they_say() {
         &manifest("PodDisruptionBudget")["spec"]["selector"]["matchLabels"],
         labels
     );
-    assert_eq!(&manifest("Service")["spec"]["selector"], labels);
+    let service = &manifest("Service")["spec"];
+    assert_eq!(&service["selector"], labels);
+
+    // The schemas allow a port that the container does not name, and one at which no node listens.
+    let ports = container["ports"].as_array().unwrap();
+    let number = |name: &Value| {
+        let port = ports.iter().find(|it| it["name"] == *name);
+        port.unwrap_or_else(|| panic!("no port {name}"))["containerPort"].to_string()
+    };
+    number(&service["ports"][0]["targetPort"]);
+    for probe in ["readinessProbe", "startupProbe", "livenessProbe"] {
+        let mut members = container[probe].as_object().unwrap().values();
+        number(&members.find(|it| it["port"].is_string()).unwrap()["port"]);
+    }
+    let listens = |variable: &str| {
+        let mut variables = container["env"].as_array().unwrap().iter();
+        let variable = variables.find(|it| it["name"] == variable).unwrap();
+        variable["value"].as_str().unwrap()
+    };
+    for (name, variable) in [("clients", "LISTEN"), ("nodes", "PEER_LISTEN")] {
+        let address = listens(&format!("DISTLOCK_GATEWAY_{variable}"));
+        assert_eq!(address, format!("0.0.0.0:{}", number(&name.into())));
+    }
 
     let texts = |words: &Value| -> Vec<String> {
         let words = words.as_array().unwrap().iter();
