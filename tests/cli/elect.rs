@@ -141,14 +141,14 @@ fn a_candidate_whose_command_ended_lets_another_lead() {
     let url = format!("sqlite:{}", home.store().display());
     let ends = Process::spawn(&mut candidate(&home, &url, &[], "echo flaky; exit 3")).unwrap();
     ends.wait_for_line(SOON, |line| {
-        line.contains("stands for") && line.ends_with("in 1s")
+        line.contains("is a candidate for") && line.ends_with("in 1s")
     })
     .unwrap();
     let stays = Process::spawn(&mut candidate(&home, &url, &[], "echo steady; sleep 60")).unwrap();
     stays.wait_for_line(SOON, |line| line == "steady").unwrap();
     stays.signal(Signal::INT).unwrap();
     ends.wait_for_line(SOON, |line| {
-        line.contains("stands for") && line.ends_with("in 2s")
+        line.contains("is a candidate for") && line.ends_with("in 2s")
     })
     .unwrap();
     assert!(
@@ -223,7 +223,7 @@ fn a_candidate_that_gets_a_signal_does_not_stand_again() {
         leaves.output()
     );
     assert!(
-        !leaves.output().contains("stands for"),
+        !leaves.output().contains("is a candidate for"),
         "{}",
         leaves.output()
     );

@@ -127,7 +127,7 @@ fn a_candidate_whose_watchdog_killed_stands_again_at_once() {
     eventually("the last term", SOON, || terms() == 4).unwrap();
     let output = candidate.output();
     assert!(output.contains("the watchdog killed"), "{output}");
-    assert!(!output.contains("stands for"), "{output}");
+    assert!(!output.contains("is a candidate for"), "{output}");
 }
 
 #[test]

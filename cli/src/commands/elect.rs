@@ -20,9 +20,9 @@ use crate::{
 ///
 /// Of all candidates one leads, and runs CMD; the others wait. The command is ended before the
 /// lease can expire, as by distlock run, and only then does the next leader's command start. When
-/// the command ends by itself, another candidate leads, and this one waits again after a pause:
-/// 1 s at first, twice as long each time, up to 1 min, and 1 s again after a command that has run
-/// for a minute. TERM, INT, HUP and QUIT end the command and then this process.
+/// the command ends by itself, another candidate leads, and this one is a candidate again after a
+/// pause: 1 s at first, twice as long each time, up to 1 min, and 1 s again after a command that
+/// has run for a minute. TERM, INT, HUP and QUIT end the command and then this process.
 ///
 /// The store must be named, so that all candidates ask the same one.
 #[derive(Args, Debug)]
@@ -156,7 +156,9 @@ impl Elect {
             if was_long(began, clock.now()) {
                 pause = PAUSES.0;
             }
-            output::print_message(format_args!("stands for {name:?} again in {pause:?}"));
+            output::print_message(format_args!(
+                "is a candidate for {name:?} again in {pause:?}"
+            ));
             tokio::select! {
                 () = clock.sleep(pause) => {}
                 signal = signals.next_ending() => return Ok(code_of_signal(signal.as_raw())),

@@ -19,7 +19,7 @@ use crate::{
 
 /// Run a command unless a later fencing token was here before.
 ///
-/// A holder that stands still for longer than its lease goes on beside the next one, and no lock
+/// A holder that is paused for longer than its lease goes on beside the next one, and no lock
 /// can stop it: the resource has to refuse it. Where the resource cannot check tokens itself, this
 /// is the gate before the step that matters: it remembers the highest token it has seen for NAME,
 /// and runs CMD only for that token or a higher one. It ends with 76 and runs nothing otherwise. It

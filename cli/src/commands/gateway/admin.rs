@@ -64,7 +64,7 @@ Examples:
   distlock gateway kick --on-node n2 --dry-run
   distlock gateway kick --class tv --admin http://127.0.0.1:7432 --json";
 
-/// Show an account: its sessions, its ban, and how the nodes stand that they live on.
+/// Show an account: its sessions, its ban, and the state of the nodes that have them.
 ///
 /// Exit codes: 0 the account was looked up, logged in or not, 64 bad usage, 69 the admin HTTP
 /// cannot be reached or failed, 77 the admin token is wrong.
