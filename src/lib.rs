@@ -52,6 +52,7 @@
 //! | hold it | [`Guard`]: [`token`](Guard::token), [`is_valid`](Guard::is_valid), [`lost`](Guard::lost), [`extend`](Guard::extend), [`release`](Guard::release) |
 //! | pass it to another process | [`Guard::into_ticket`], [`Locker::resume`] |
 //! | protect the resource itself | [`FenceGuard`]: refuses a holder with an older token; ready-made in a database transaction, on Redis and in ZooKeeper: [`fence`]; for a file: [`FencedFile`] |
+//! | do all this without async code | `blocking` (feature `blocking`) |
 //! | inspect and intervene | [`Locker::inspect`], [`Locker::list`], [`Locker::force_release`], [`Locker::health`] |
 //! | keep small values with versions | [`Records`], from [`Store::records`] |
 //! | bring your own store | implement [`DistLock`] and [`Records`], and a [`backend::Driver`] that [`Registry::with`] adds; [`backend`] has the parts, `examples/custom_backend` is a complete backend |
@@ -77,10 +78,13 @@
 //! # Features
 //!
 //! `memory` (default), `sqlite`, `redis`, `mysql`, `postgres`, `zookeeper`, `kv`, `quorum`,
-//! `remote`, `ring`; `tls` for backends that support it, and `sasl` for ZooKeeper. The error for a
-//! URL whose backend is not compiled in contains the line of `Cargo.toml` that adds it.
+//! `remote`, `ring`; `tls` for backends that support it, and `sasl` for ZooKeeper; `blocking` for
+//! programs without async code. The error for a URL whose backend is not compiled in contains the
+//! line of `Cargo.toml` that adds it.
 
 pub mod backend;
+#[cfg(feature = "blocking")]
+pub mod blocking;
 pub mod config;
 mod connect;
 pub mod fence;
@@ -122,7 +126,13 @@ pub mod ring {
 }
 
 /// Compiles the snippets of the guide as documentation tests.
-#[cfg(all(doctest, feature = "memory", feature = "redis", feature = "sqlite"))]
+#[cfg(all(
+    doctest,
+    feature = "blocking",
+    feature = "memory",
+    feature = "redis",
+    feature = "sqlite",
+))]
 #[doc = include_str!("../docs/guide.md")]
 mod guide {}
 

@@ -21,6 +21,7 @@
 //! |---|---|
 //! | the contract of a backend: traits, requests, answers, capabilities | `contract` |
 //! | values, parsed once where they come in | `types` |
+//! | the same for callers without async code | `blocking` |
 //! | what callers hold: locker, builders, guards, scope, store | `client` |
 //! | local queue, acquire, renewal, release, clean-up | `engine` |
 //! | the clock, and one for tests | `clock` |
@@ -44,6 +45,8 @@
 //!   beyond its wait. A release or an extension: 5 s for each of its steps at the store, four at
 //!   most. An inspection: 10 s. A close: 10 s. No option of a store makes these longer.
 
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod client;
 mod clock;
 mod contract;

@@ -11,8 +11,11 @@
 //! | [`Periodic`] | a job that many hosts start runs on one of them, once per period |
 //!
 //! The recipes need a lock and records only, so each recipe works over every store that has the
-//! capabilities which the recipe needs.
+//! capabilities which the recipe needs. The module `blocking` (feature `blocking`) has [`Periodic`]
+//! and [`election`] for callers without async code.
 
+#[cfg(feature = "blocking")]
+pub mod blocking;
 pub mod cache_guard;
 pub mod election;
 mod fence;

@@ -59,7 +59,7 @@ const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 pub struct LockBuilder {
     parts: Arc<LockerParts>,
     name: Result<LockName>,
-    options: LockOptions,
+    pub(crate) options: LockOptions,
 }
 
 /// Describes several wanted locks. Made by [`Locker::lock_all`](crate::Locker::lock_all).
@@ -68,28 +68,29 @@ pub struct LockBuilder {
 pub struct LockAllBuilder {
     parts: Arc<LockerParts>,
     names: Result<Vec<LockName>>,
-    options: LockOptions,
+    pub(crate) options: LockOptions,
 }
 
+/// The methods of a builder that set an option. `$($at).+` is the field with the options.
 macro_rules! options {
-    () => {
+    ($($at:ident).+) => {
         /// The duration of the lease without a renewal: whole milliseconds, from the backend's
         /// minimum to 24 h. The default is the backend's, 10 s for most backends.
         pub fn ttl(mut self, ttl: Duration) -> Self {
-            self.options.ttl = Some(ttl);
+            self.$($at).+.ttl = Some(ttl);
             self
         }
 
         /// The longest wait for the lock. The default is 30 s. With zero, `acquire` makes one
         /// attempt.
         pub fn wait(mut self, wait: Duration) -> Self {
-            self.options.wait = Some(wait);
+            self.$($at).+.wait = Some(wait);
             self
         }
 
         /// Waits without end.
         pub fn wait_forever(mut self) -> Self {
-            self.options.wait = None;
+            self.$($at).+.wait = None;
             self
         }
 
@@ -97,34 +98,34 @@ macro_rules! options {
         /// store answers again. If connections are refused at once, this takes less than a second.
         /// The error is that of the last attempt, for example [`ErrorKind::Unavailable`].
         pub fn give_up_when_unreachable(mut self) -> Self {
-            self.options.gives_up = true;
+            self.$($at).+.gives_up = true;
             self
         }
 
         /// The holder's label that other processes see, up to 128 bytes. The default is
         /// `user@host:pid`.
         pub fn holder(mut self, label: impl Into<String>) -> Self {
-            self.options.holder = Some(label.into());
+            self.$($at).+.holder = Some(label.into());
             self
         }
 
         /// A text that the store keeps beside the held lock, up to 4 KiB.
         pub fn meta(mut self, text: impl Into<String>) -> Self {
-            self.options.meta = Some(text.into());
+            self.$($at).+.meta = Some(text.into());
             self
         }
 
         /// Sets how the lease is renewed: in the background ([`Renew::Auto`], the default), or only
         /// by [`Guard::extend`] ([`Renew::Manual`]).
         pub fn renew(mut self, renew: Renew) -> Self {
-            self.options.renew = renew;
+            self.$($at).+.renew = renew;
             self
         }
 
         /// Makes the lock re-entrant within a scope: all tasks that use the scope count as one
         /// holder.
         pub fn reentrant(mut self, scope: &Scope) -> Self {
-            self.options.scope = Some(scope.clone());
+            self.$($at).+.scope = Some(scope.clone());
             self
         }
 
@@ -138,7 +139,7 @@ macro_rules! options {
         /// without a queue refuses the option with [`ErrorKind::Unsupported`] (see
         /// [`Capabilities::fairness`](crate::Capabilities::fairness)).
         pub fn fair(mut self) -> Self {
-            self.options.fair = true;
+            self.$($at).+.fair = true;
             self
         }
 
@@ -152,11 +153,13 @@ macro_rules! options {
         /// If the process is killed before, the lock ends with its session: within the session
         /// timeout, and so perhaps before the end of the hold.
         pub fn min_hold(mut self, time: Duration) -> Self {
-            self.options.min_hold = time;
+            self.$($at).+.min_hold = time;
             self
         }
     };
 }
+#[cfg(feature = "blocking")]
+pub(crate) use options;
 
 impl LockBuilder {
     pub(crate) fn new(parts: Arc<LockerParts>, name: Result<LockName>) -> Self {
@@ -167,7 +170,7 @@ impl LockBuilder {
         }
     }
 
-    options!();
+    options!(options);
 
     /// Takes the lock, and waits until the lock is free or the wait ends. While the store is
     /// unreachable, `acquire` tries again until the wait ends, and logs the reason once. With
@@ -269,7 +272,7 @@ impl LockAllBuilder {
         }
     }
 
-    options!();
+    options!(options);
 
     /// Takes all locks within one wait, in the byte order of their names, so that two callers never
     /// wait for each other.

@@ -292,6 +292,12 @@ impl Guard {
         ticket
     }
 
+    /// The clock of the lease.
+    #[cfg(feature = "blocking")]
+    pub(crate) fn clock(&self) -> Arc<dyn crate::clock::Clock> {
+        Arc::clone(self.parts.timing.clock())
+    }
+
     pub(crate) fn lost_error(&self, reason: LossReason) -> Error {
         self.lease_state.lost_error(reason)
     }
