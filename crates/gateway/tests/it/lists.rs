@@ -166,6 +166,12 @@ async fn bans_are_listed_page_by_page() {
         bans == json!({"bans": []})
     })
     .await;
+    // The record of a ban that has ended stays until somebody removes it.
+    let ended = json!({"id": uuid::Uuid::nil(), "ttl_ms": 0, "until_ms": 0}).to_string();
+    let key = RecordKey::new("ban/u34").unwrap();
+    let records = net.memory.records();
+    let put = records.put(&key, ended.as_bytes(), Expect::Absent);
+    put.await.unwrap();
     for (query, expected, next) in [
         ("limit=3", &["u0", "u1", "u2"][..], Some("u2")),
         ("limit=3&after=u2", &["u4", "v"], None),
