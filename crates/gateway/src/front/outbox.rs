@@ -4,10 +4,17 @@
 //! full queue cannot delay the notice. This module must never write a queued frame after the last
 //! frame.
 
-use std::{collections::VecDeque, future::Future, sync::Arc};
+use std::{
+    collections::VecDeque,
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use distlock_kickout::{Message, Outgoing, Session};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::{
     FrameWriter,
@@ -58,9 +65,28 @@ pub(super) type Replies = mpsc::Sender<Box<Reply>>;
 pub(super) struct Outbox {
     replies: Replies,
     urgent: mpsc::Sender<Box<Urgent>>,
-    /// The number of the last message that the client acknowledged.
-    acked: watch::Sender<u64>,
-    alive: watch::Receiver<()>,
+    acked: Arc<Acknowledged>,
+}
+
+/// The number of the last message that the client acknowledged.
+#[derive(Debug, Default)]
+struct Acknowledged {
+    last: AtomicU64,
+    changed: Notify,
+}
+
+impl Acknowledged {
+    fn note(&self, seq: u64) {
+        if self.last.fetch_max(seq, Ordering::Relaxed) < seq {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Waits until the number has grown.
+    async fn changed(&self) -> u64 {
+        self.changed.notified().await;
+        self.last.load(Ordering::Relaxed)
+    }
 }
 
 /// A frame that is written before queued replies and messages.
@@ -84,13 +110,11 @@ impl Outbox {
     ) -> (Self, impl Future<Output = ()> + Send) {
         let (replies, replies_out) = mpsc::channel(MAX_REPLIES);
         let (urgent, urgent_out) = mpsc::channel(MAX_URGENT);
-        let (acked, acked_out) = watch::channel(0);
-        let (living, alive) = watch::channel(());
+        let acked = Arc::<Acknowledged>::default();
         let outbox = Self {
             replies,
             urgent,
-            acked,
-            alive,
+            acked: Arc::clone(&acked),
         };
         let unacked = Unacknowledged {
             session: Arc::clone(&session),
@@ -98,10 +122,7 @@ impl Outbox {
             last: 0,
             waiting: VecDeque::new(),
         };
-        let writing = async move {
-            let _living = living;
-            write_frames(writer, session, unacked, acked_out, replies_out, urgent_out).await;
-        };
+        let writing = write_frames(writer, session, unacked, acked, replies_out, urgent_out);
         (outbox, writing)
     }
 
@@ -111,11 +132,7 @@ impl Outbox {
 
     /// Notes that the client has every message up to this number.
     pub(super) fn note_acknowledged(&self, seq: u64) {
-        self.acked.send_if_modified(|last| {
-            let more = seq > *last;
-            *last = seq.max(*last);
-            more
-        });
+        self.acked.note(seq);
     }
 
     /// Queues an urgent frame. The last frame and the close always find room; refusals without room
@@ -129,9 +146,8 @@ impl Outbox {
 
     /// Waits until nothing more will be written: this side has closed, or a write has failed.
     pub(super) async fn until_closed(&self) {
-        let mut alive = self.alive.clone();
-        // Nothing is ever sent here; a change only shows that the writer has ended.
-        while alive.changed().await.is_ok() {}
+        // The task has the receiver of this queue until its end.
+        self.urgent.closed().await;
     }
 }
 
@@ -206,7 +222,7 @@ async fn write_frames<W: FrameWriter>(
     mut writer: W,
     session: Arc<Session>,
     mut unacked: Unacknowledged,
-    mut acked: watch::Receiver<u64>,
+    acked: Arc<Acknowledged>,
     mut replies: mpsc::Receiver<Box<Reply>>,
     mut urgent: mpsc::Receiver<Box<Urgent>>,
 ) {
@@ -229,8 +245,7 @@ async fn write_frames<W: FrameWriter>(
                     return;
                 }
             },
-            Ok(()) = acked.changed() => {
-                let up_to = *acked.borrow_and_update();
+            up_to = acked.changed() => {
                 unacked.note_acknowledged(up_to);
                 Ok(())
             }

@@ -32,7 +32,7 @@ use crate::{config::ClientAddress, health::health};
 /// Bytes read at a time. Frames are short. The library fills a buffer of this size with zeroes
 /// before every read, and keeps the buffer as long as the connection lasts. With the library's
 /// default of 128 KiB, the buffer would be most of the memory of an idle session.
-const READ_BUFFER: usize = 2048;
+const READ_BUFFER: usize = 1024;
 
 /// Bytes that may wait to be written: the library's own threshold for writing, 128 KiB, and the
 /// longest frame. Answers to pings wait here while their client reads nothing; by the library's
