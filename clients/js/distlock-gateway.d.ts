@@ -2,9 +2,11 @@
 export interface Options {
   /** The nodes' WebSockets: `wss://a.example/ws`. Each new connection goes to the next one. */
   addresses: readonly string[];
-  /** Returns a login token. It is called before each connection, because tokens expire. If it
-   * throws, or takes longer than `timeout`, it is called again after a pause. */
-  token: () => string | Promise<string>;
+  /** Returns a login token, or the answer of `fetch` whose body is one. It is called before each
+   * connection, because tokens expire; so let no cache answer (`cache: "no-store"`). If it throws,
+   * if the answer is no success, or if it takes longer than `timeout`, it is called again after a
+   * pause. */
+  token: () => string | Response | Promise<string | Response>;
   /** This device's name. A login ends the session of the same device, whatever the policy is. */
   device: string;
   /** The class of the device, for policies that count by class. */

@@ -76,7 +76,8 @@ class Session {
       if (!/^wss?:$/.test(new URL(address).protocol))
         throw new TypeError(`${address} must begin with ws:// or wss://`);
     if (typeof token !== "function") throw new TypeError("token must be a function");
-    if (typeof device !== "string" || device === "") throw new TypeError("device must be a text");
+    if (typeof device !== "string" || device === "")
+      throw new TypeError(`device must be a text, and not empty: it is ${JSON.stringify(device)}`);
     this.#options = { class: "", intent: "login", timeout: 10_000, ...options };
     this.ended = new Promise((resolve) => (this.#end = resolve));
     // A browser says when a network is there again. Node has no such event.
@@ -122,9 +123,10 @@ class Session {
     const asked = new Stopwatch();
     let token;
     try {
-      token = await this.#options.token();
+      token = await textOf(await this.#options.token());
     } catch (error) {
-      if (this.#timer === timer) this.#again({ code: null, reason: "token failed", error });
+      const reason = `no token: ${error?.message ?? error}`;
+      if (this.#timer === timer) this.#again({ code: null, reason, error });
       return;
     }
     if (this.#timer !== timer) return;
@@ -442,6 +444,13 @@ class Stopwatch {
 }
 
 /** 128 random bits. `crypto.randomUUID` is missing in pages that came by http. */
+/** The token itself, of what the program returned for it. */
+async function textOf(token) {
+  if (!(token instanceof Response)) return token;
+  if (!token.ok) throw new Error(`${token.url} answered ${token.status}`);
+  return (await token.text()).trim();
+}
+
 function randomId() {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");

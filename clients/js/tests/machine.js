@@ -400,12 +400,14 @@ test("a token that cannot be had is asked for again", async () => {
     () => { throw new Error("offline"); },
     () => Promise.reject(),
     () => hangs,
-    () => "sesame",
+    () => new Response("not here", { status: 404 }),
+    () => Promise.resolve(new Response("sesame\n")),
   ];
   const it = await start({ token: () => answers[asked++]() });
-  while (asked < 5) await pass(100);
-  assert.equal(it.told.length, 4);
+  while (asked < 6) await pass(100);
+  assert.equal(it.told.length, 5);
   assert.equal(it.told[0].reconnecting.error.message, "401");
+  assert.match(it.told[4].reconnecting.reason, /^no token: .*404$/);
   last().opens();
   assert.equal(last().frames[0].token, "sesame");
   it.session.close();
