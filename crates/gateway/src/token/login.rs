@@ -178,7 +178,8 @@ impl GatewayConfig {
         let secret = self.token_key.as_ref().ok_or_else(|| {
             config_error(
                 "token_key",
-                "is not set: give it in the configuration file or in DISTLOCK_GATEWAY_TOKEN_KEY",
+                "is not set: give the same one to all nodes, in the configuration file or in \
+                 DISTLOCK_GATEWAY_TOKEN_KEY (`head -c 32 /dev/urandom | base64` makes one)",
             )
         })?;
         let key = TokenKey::new(secret.expose().as_bytes())?;
@@ -206,7 +207,8 @@ impl fmt::Debug for TokenKey {
 fn check_secret(name: &str, key: &[u8]) -> Result<()> {
     if key.len() < MIN_KEY_BYTES {
         let problem = format!(
-            "is {} bytes long: at least {MIN_KEY_BYTES} are needed",
+            "is {} bytes long: at least {MIN_KEY_BYTES} are needed (`head -c 32 /dev/urandom | \
+             base64` makes a key)",
             key.len()
         );
         return Err(config_error(name, &problem));
