@@ -39,8 +39,8 @@ pub(crate) fn unnamed_file(takes_locks: bool) -> Outcome<Target> {
     } else if is_new || !hint.is_empty() || (takes_locks && !io::stderr().is_terminal()) {
         output::print_message(format_args!(
             "no store is named, so this is your own, {}: other users, root's cron among them, and \
-             other hosts do not see its locks; name a shared one with --backend or --system, or \
-             this one with --user{hint}",
+             other hosts do not see its locks and sessions; name a shared one with --backend or \
+             --system, or this one with --user{hint}",
             target.masked_url(),
         ));
     }
