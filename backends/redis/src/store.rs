@@ -43,7 +43,7 @@ const IN_FLIGHT: usize = 4;
 
 /// The queue length above which the queue is split into several batches. Splitting a shorter queue
 /// gains nothing, because the fixed cost of each script dominates.
-const UNDIVIDED: usize = 32;
+const UNDIVIDED: usize = 64;
 
 /// The part that the locks and the records of a handle share. The connections close after both are
 /// closed.
