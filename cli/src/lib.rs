@@ -40,6 +40,7 @@ mod reload;
 mod shared;
 mod stderr;
 mod systemd;
+mod textfile;
 mod values;
 
 use std::process::ExitCode;

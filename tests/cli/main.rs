@@ -38,6 +38,7 @@ mod starving;
 mod support;
 mod tables;
 mod terminal;
+mod textfile;
 mod two_hosts;
 mod waiting;
 mod watchdog;

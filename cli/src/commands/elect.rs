@@ -13,7 +13,9 @@ use crate::{
     drivers,
     exit::{Outcome, code, code_of_signal},
     group::{ProcessGroup, Signals},
-    output, values,
+    output,
+    textfile::{Textfile, TextfileOption},
+    values,
 };
 
 /// Run a command while leading an election.
@@ -59,6 +61,8 @@ pub(crate) struct Elect {
     /// This candidate's name [default: user@host:pid]
     #[arg(long, value_name = "LABEL")]
     holder: Option<String>,
+    #[command(flatten)]
+    metrics: TextfileOption,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -89,8 +93,8 @@ const END_SCRIPT_LIMIT: Duration = Duration::from_secs(30);
 enum TermEnd {
     /// A signal asked this process to end. It ends with this code.
     Signalled(u8),
-    /// The command ended by itself, or could not be started.
-    Ended,
+    /// The command, or the script of `--on-start`, ended by itself with this code.
+    Ended(u8),
     /// The lock of the leader was lost.
     Lost,
 }
@@ -98,6 +102,22 @@ enum TermEnd {
 impl Elect {
     pub(crate) async fn execute(self, context: &Context) -> Outcome {
         let name = values::parse_lock_name(&self.name)?;
+        let mut textfile = Textfile::new(&self.metrics, "elect", &name);
+        let outcome = self.open_and_stand(context, &name, &mut textfile).await;
+        // The end of each term is written already.
+        if let Err(failure) = &outcome {
+            textfile.ended(Err(failure)).await;
+        }
+        outcome
+    }
+
+    /// Opens the store, takes part in the election and closes the store.
+    async fn open_and_stand(
+        &self,
+        context: &Context,
+        name: &LockName,
+        textfile: &mut Textfile,
+    ) -> Outcome {
         let name = LockName::new(format!("election/{name}"))?;
         check_kill_after(self.kill_after, self.ttl)?;
         let holder = match &self.holder {
@@ -112,7 +132,7 @@ impl Elect {
         };
         let locker = store.locker();
         let outcome = self
-            .stand_repeatedly(&locker, &name, &holder, &mut signals)
+            .stand_repeatedly(&locker, &name, &holder, &mut signals, textfile)
             .await;
         drivers::close(&store).await;
         outcome
@@ -125,6 +145,7 @@ impl Elect {
         name: &LockName,
         holder: &HolderLabel,
         signals: &mut Signals,
+        textfile: &mut Textfile,
     ) -> Outcome {
         let clock = locker.clock();
         let mut pause = PAUSES.0;
@@ -140,9 +161,20 @@ impl Elect {
             };
             output::print_message(format_args!("leads {name:?}, term {}", guard.token()));
             let began = clock.now();
+            textfile.started().await;
             let term = self.run_term(locker, &guard, holder, signals).await;
+            textfile.command_ended();
             let token = guard.token();
             let _ = guard.release().await;
+            let code = match &term {
+                Ok(TermEnd::Signalled(code) | TermEnd::Ended(code)) => Ok(*code),
+                Ok(TermEnd::Lost) => Ok(code::LOST),
+                Err(failure) => Err(failure),
+            };
+            if let Ok(TermEnd::Lost | TermEnd::Signalled(code::LOST)) = &term {
+                textfile.lost();
+            }
+            textfile.ended(code).await;
             output::print_message(format_args!("leads {name:?} no more"));
             if let Some(script) = &self.on_end {
                 self.run_end_script(locker, script, name, holder, token)
@@ -151,7 +183,7 @@ impl Elect {
             match term? {
                 TermEnd::Signalled(code) => return Ok(code),
                 TermEnd::Lost => continue,
-                TermEnd::Ended => {}
+                TermEnd::Ended(_) => {}
             }
             if was_long(began, clock.now()) {
                 pause = PAUSES.0;
@@ -193,7 +225,7 @@ impl Elect {
                 end => end?,
             };
             match term_end(end, "--on-start") {
-                TermEnd::Ended if succeeded(end) => {}
+                TermEnd::Ended(code::OK) => {}
                 term => return Ok(term),
             }
         }
@@ -240,11 +272,6 @@ fn shell_words(script: &OsString) -> [OsString; 3] {
     ["/bin/sh".into(), "-c".into(), script.clone()]
 }
 
-/// Whether a command ended by itself with success.
-fn succeeded(end: End) -> bool {
-    matches!(end, End::ByItself { status, .. } if status.success())
-}
-
 /// Computes from the end of the command how the term ended.
 fn term_end(end: End, what: &str) -> TermEnd {
     match end {
@@ -261,7 +288,7 @@ fn term_end(end: End, what: &str) -> TermEnd {
             if !status.success() {
                 output::print_message(format_args!("{what} ended with {status}"));
             }
-            TermEnd::Ended
+            TermEnd::Ended(code_of_status(status))
         }
     }
 }

@@ -14,7 +14,9 @@ use super::run::start_failure;
 use crate::{
     context::{Context, Sharing},
     exit::{Failure, Outcome, code},
-    output, values,
+    output,
+    textfile::{Textfile, TextfileOption},
+    values,
 };
 
 /// Run a command unless a later fencing token was here before.
@@ -42,6 +44,8 @@ pub(crate) struct Fence {
     /// The resource
     #[arg(value_name = "NAME", required = true)]
     name: Option<OsString>,
+    #[command(flatten)]
+    metrics: TextfileOption,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -149,8 +153,8 @@ struct CheckJson<'a> {
 }
 
 impl Fence {
-    pub(crate) async fn execute(self, context: &Context) -> Outcome {
-        match self.only {
+    pub(crate) async fn execute(mut self, context: &Context) -> Outcome {
+        match self.only.take() {
             Some(FenceAction::Check { name, token, place }) => {
                 let (name, token) = (values::parse_lock_name(&name)?, token.get()?);
                 let memory = place.open(&name, context).await?;
@@ -166,17 +170,30 @@ impl Fence {
                 reset.map(|()| code::OK)
             }
             None => {
-                let name = self.name.unwrap_or_default();
+                let name = self.name.take().unwrap_or_default();
                 let (name, token) = (values::parse_lock_name(&name)?, self.token.get()?);
-                let memory = self.place.open(&name, context).await?;
-                let admitted = memory.admit(&name, &without_owner(token)).await;
-                memory.close().await;
-                admitted?;
-                let mut command = Command::new(&self.command[0]);
-                let error = command.args(&self.command[1..]).exec();
-                Err(start_failure(&self.command[0], &error))
+                let mut textfile = Textfile::new(&self.metrics, "fence", &name);
+                let outcome = match self.admit(&name, token, context).await {
+                    Ok(()) => {
+                        textfile.passed().await;
+                        let mut command = Command::new(&self.command[0]);
+                        let error = command.args(&self.command[1..]).exec();
+                        Err(start_failure(&self.command[0], &error))
+                    }
+                    Err(failure) => Err(failure),
+                };
+                textfile.ended(outcome.as_ref().copied()).await;
+                outcome
             }
         }
+    }
+
+    /// Lets a token through, or refuses it.
+    async fn admit(&self, name: &LockName, token: FencingToken, context: &Context) -> Outcome<()> {
+        let memory = self.place.open(name, context).await?;
+        let admitted = memory.admit(name, &without_owner(token)).await;
+        memory.close().await;
+        admitted
     }
 }
 

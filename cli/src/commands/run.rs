@@ -23,6 +23,7 @@ use crate::{
     held::Taken,
     output::{self, describe_holder},
     shared::describe_shared,
+    textfile::{Textfile, TextfileOption},
     values::{self, Permits},
 };
 
@@ -161,6 +162,8 @@ pub(crate) struct Run {
     /// With --every: a command that failed, or whose host died, is run again within the period
     #[arg(long, requires = "every")]
     retry_failed: bool,
+    #[command(flatten)]
+    metrics: TextfileOption,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -290,6 +293,19 @@ impl Run {
     pub(crate) async fn execute(mut self, context: &Context) -> Outcome {
         let name = values::parse_lock_name(&self.take_name()?)?;
         check_kill_after(self.kill_after, self.ttl)?;
+        let mut textfile = Textfile::new(&self.metrics, "run", &name);
+        let outcome = self.open_and_run(context, &name, &mut textfile).await;
+        textfile.ended(outcome.as_ref().copied()).await;
+        outcome
+    }
+
+    /// Opens the store, runs the command and closes the store.
+    async fn open_and_run(
+        &self,
+        context: &Context,
+        name: &LockName,
+        textfile: &mut Textfile,
+    ) -> Outcome {
         let sharing = if self.every.is_some() {
             // A host that lacks the command must not take the period from the other hosts, and must
             // not hold the lock at the moment at which they look for it.
@@ -314,7 +330,7 @@ impl Run {
             store = opening => store?,
             signal = signals.next_ending() => return Ok(code_of_signal(signal.as_raw())),
         };
-        let outcome = self.run_on(&store, &name, &mut signals).await;
+        let outcome = self.run_on(&store, name, &mut signals, textfile).await;
         // On such a store the close waits for the end of a minimum hold. Without an outcome of the
         // command the lock was not taken.
         let session = store.locker().capabilities().session_timeout;
@@ -331,7 +347,13 @@ impl Run {
     }
 
     /// Takes the lock, runs the command under it, and releases the lock.
-    async fn run_on(&self, store: &Store, name: &LockName, signals: &mut Signals) -> Outcome {
+    async fn run_on(
+        &self,
+        store: &Store,
+        name: &LockName,
+        signals: &mut Signals,
+        textfile: &mut Textfile,
+    ) -> Outcome {
         let locker = store.locker();
         let period = self
             .every
@@ -359,6 +381,7 @@ impl Run {
             }
             Ok(Decision::Skip(why)) => {
                 output::print_message(format_args!("not run: {why}"));
+                textfile.not_due();
                 return Ok(self.every_exit_code);
             }
             Err(error) if error.kind() == ErrorKind::Timeout => {
@@ -369,6 +392,8 @@ impl Run {
             Err(error) => return Err(self.refusal(store, name, error).await),
         };
         let taken_at = locker.clock().now();
+        // Before the command, because nothing may delay its supervision.
+        textfile.started().await;
 
         let supervised = Supervised {
             command: &self.command,
@@ -386,6 +411,7 @@ impl Run {
             }
             (Err(failure), None) => Err(failure),
         };
+        textfile.command_ended();
         match (of_period, &end) {
             (Some((period, guard)), Ok(End::ByItself { status, .. })) if status.success() => {
                 if let Err(error) = period.periodic.succeeded(guard).await {
@@ -411,7 +437,7 @@ impl Run {
                 "{name:?} is kept for {seconds}s more (--min-hold), and this process with it"
             ));
         }
-        outcome_of(name, end, &released, now)
+        outcome_of(name, end, &released, now, textfile)
     }
 
     /// Prepares the record of the starts of a job.
@@ -599,7 +625,13 @@ impl Run {
 
 /// Turns the end of the command and the release of its lock into the exit code. `now` is the time
 /// after the release.
-fn outcome_of(name: &LockName, end: Outcome<End>, released: &Released, now: Moment) -> Outcome {
+fn outcome_of(
+    name: &LockName,
+    end: Outcome<End>,
+    released: &Released,
+    now: Moment,
+    textfile: &mut Textfile,
+) -> Outcome {
     match (end, released) {
         // The store gave the lock to another holder while the lease had time left, and no renewal
         // had noticed it yet. The command went on, and two holders may have existed meanwhile.
@@ -609,6 +641,7 @@ fn outcome_of(name: &LockName, end: Outcome<End>, released: &Released, now: Mome
             output::print_message(format_args!(
                 "{name:?} was lost while the command ran, which was not stopped: {reason}"
             ));
+            textfile.lost();
             Ok(code::LOST)
         }
         // A lease belongs to its holder alone until its deadline. Here the lease expired after the
@@ -622,7 +655,10 @@ fn outcome_of(name: &LockName, end: Outcome<End>, released: &Released, now: Mome
             Ok(code_of_status(status))
         }
         (Ok(End::ByItself { status, .. }), _) => Ok(code_of_status(status)),
-        (Ok(End::LockLost { .. }), _) => Ok(code::LOST),
+        (Ok(End::LockLost { .. }), _) => {
+            textfile.lost();
+            Ok(code::LOST)
+        }
         (Err(failure), _) => Err(failure),
     }
 }
