@@ -184,7 +184,7 @@ fn command_with_groups() -> clap::Command {
 /// Reads the command line and runs its command.
 pub(crate) fn run() -> Outcome {
     let mut words = std::env::args_os().skip(1);
-    // Clap does not know these two internal commands, so no help text, completion or manual page
+    // Clap does not know these internal commands, so no help text, completion or manual page
     // shows them.
     match words.next() {
         Some(word) if word == commands::conformance_worker::NAME => {
@@ -192,6 +192,9 @@ pub(crate) fn run() -> Outcome {
         }
         Some(word) if word == watchdog::NAME => {
             return watchdog_process::execute();
+        }
+        Some(word) if word == commands::run::WITH_OWN_PID => {
+            return commands::run::become_command(words);
         }
         _ => {}
     }

@@ -36,6 +36,7 @@ mod serve_edge;
 mod shared;
 mod starving;
 mod support;
+mod systemd;
 mod tables;
 mod terminal;
 mod textfile;

@@ -4,7 +4,7 @@
 use std::{
     fs,
     io::{PipeReader, PipeWriter, Read as _, Write as _},
-    os::fd::AsRawFd as _,
+    os::{fd::AsRawFd as _, unix::net::UnixDatagram},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -99,6 +99,29 @@ pub(crate) fn run_through<A: AsRef<std::ffi::OsStr>>(
         };
     }
     command
+}
+
+/// The socket on which a service manager hears of its services.
+pub(crate) struct NotifySocket {
+    pub(crate) path: PathBuf,
+    pub(crate) socket: UnixDatagram,
+}
+
+impl NotifySocket {
+    pub(crate) fn new(home: &Home) -> Self {
+        let path = home.path("notify");
+        let socket = UnixDatagram::bind(&path).unwrap();
+        socket.set_read_timeout(Some(SOON)).unwrap();
+        Self { path, socket }
+    }
+
+    /// Waits for the next message.
+    #[track_caller]
+    pub(crate) fn next(&self) -> String {
+        let mut text = [0; 1024];
+        let read = self.socket.recv(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..read]).into_owned()
+    }
 }
 
 /// A pipe that nobody reads.

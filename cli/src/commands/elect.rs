@@ -7,13 +7,17 @@ use clap::Args;
 use distlock::{Guard, HolderLabel, LockName, Locker, Moment};
 use rustix::process::Signal;
 
-use super::run::{End, Supervised, check_kill_after, code_of_status, command_with_lock};
+use super::run::{
+    End, Supervised, check_kill_after, code_of_status, command_with_lock, describe_wait,
+    follow_wait,
+};
 use crate::{
     context::{Context, Sharing},
     drivers,
     exit::{Outcome, code, code_of_signal},
     group::{ProcessGroup, Signals},
     output,
+    systemd::{self, ReadyOption},
     textfile::{Textfile, TextfileOption},
     values,
 };
@@ -63,6 +67,8 @@ pub(crate) struct Elect {
     holder: Option<String>,
     #[command(flatten)]
     metrics: TextfileOption,
+    #[command(flatten)]
+    systemd: ReadyOption,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -134,6 +140,7 @@ impl Elect {
         let outcome = self
             .stand_repeatedly(&locker, &name, &holder, &mut signals, textfile)
             .await;
+        systemd::notify_stopping();
         drivers::close(&store).await;
         outcome
     }
@@ -148,6 +155,7 @@ impl Elect {
         textfile: &mut Textfile,
     ) -> Outcome {
         let clock = locker.clock();
+        let is_followed = systemd::wants_notifications();
         let mut pause = PAUSES.0;
         loop {
             let campaign = locker
@@ -155,8 +163,11 @@ impl Elect {
                 .ttl(self.ttl)
                 .holder(holder.as_str())
                 .wait_forever();
+            self.systemd.notify_waiting(name);
+            let describe = async || describe_wait(locker, name).await;
             let guard = tokio::select! {
                 guard = campaign.acquire() => guard?,
+                never = follow_wait(&*clock, describe, |_| {}), if is_followed => match never {},
                 signal = signals.next_ending() => return Ok(code_of_signal(signal.as_raw())),
             };
             output::print_message(format_args!("leads {name:?}, term {}", guard.token()));
@@ -229,6 +240,7 @@ impl Elect {
                 term => return Ok(term),
             }
         }
+        self.systemd.notify_held(guard.into());
         match supervised.run(guard, signals, &*clock).await {
             // The lease expired before the command could start, because this process was stopped.
             Err(failure) if failure.code == code::LOST => Ok(TermEnd::Lost),

@@ -1,6 +1,6 @@
 //! `distlock run`: holds a lock while a command runs.
 
-use std::{ffi::OsString, pin::pin, time::Duration};
+use std::{convert::Infallible, ffi::OsString, future, pin::pin, time::Duration};
 
 use clap::Args;
 use distlock::{
@@ -23,6 +23,7 @@ use crate::{
     held::Taken,
     output::{self, describe_holder},
     shared::describe_shared,
+    systemd::{self, ReadyOption},
     textfile::{Textfile, TextfileOption},
     values::{self, Permits},
 };
@@ -34,6 +35,7 @@ mod supervise;
 pub(super) use command::{
     Supervised, check_kill_after, code_of_status, command_with_lock, start_failure,
 };
+pub(crate) use command::{WITH_OWN_PID, become_command};
 pub(super) use supervise::End;
 
 use command::find_program;
@@ -164,6 +166,8 @@ pub(crate) struct Run {
     retry_failed: bool,
     #[command(flatten)]
     metrics: TextfileOption,
+    #[command(flatten)]
+    systemd: ReadyOption,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -192,6 +196,9 @@ Examples:
 
 /// A wait shorter than this is not announced.
 const SILENT_WAIT: Duration = Duration::from_secs(1);
+/// The pause between two looks at who holds a lock that is waited for. Each is a request to the
+/// store.
+const STATUS_PAUSE: Duration = Duration::from_secs(10);
 /// The longest wait, after a signal, for the answer to the record of a start.
 const BEGINNING: Duration = Duration::from_secs(5);
 
@@ -335,6 +342,10 @@ impl Run {
         // command the lock was not taken.
         let session = store.locker().capabilities().session_timeout;
         let session = session.filter(|_| !self.min_hold.is_zero() && outcome.is_ok());
+        // A service that stops has little time, and must not lose its minimum hold by that.
+        if session.is_none() {
+            systemd::notify_stopping();
+        }
         tokio::select! {
             () = drivers::close(&store) => {}
             // The command has ended, so the signal is for this process.
@@ -363,6 +374,7 @@ impl Run {
             Some(holder) => values::parse_holder(holder)?,
             None => HolderLabel::of_this_process(),
         };
+        self.systemd.notify_waiting(name);
         let taken = tokio::select! {
             taken = self.take(store, period.as_ref(), name, &holder) => taken,
             signal = signals.next_ending() => Ok(Decision::Stopped(signal)),
@@ -394,6 +406,7 @@ impl Run {
         let taken_at = locker.clock().now();
         // Before the command, because nothing may delay its supervision.
         textfile.started().await;
+        self.systemd.notify_held(guard.held());
 
         let supervised = Supervised {
             command: &self.command,
@@ -519,25 +532,23 @@ impl Run {
         if let Some(meta) = &self.meta {
             wanted = wanted.meta(meta);
         }
-        let clock = store.clock();
-        let announce_holders = async {
-            clock.sleep(SILENT_WAIT).await;
-            match shared_locks::inspect(store, name.as_str()).await {
-                Ok(found) => {
-                    let described = found.iter().map(describe_shared);
-                    let is_semaphore = self.permits.is_some();
-                    let shown = described.filter(|it| it.is_semaphore == is_semaphore);
-                    let shown = shown.map(|it| it.holders).next();
-                    let shown = shown.unwrap_or_else(|| "nobody holds it".to_owned());
-                    output::print_message(format_args!("waiting for {name:?}: {shown}"));
-                }
-                Err(error) => output::print_message(format_args!("waiting for {name:?}: {error}")),
+        let describe = async || match shared_locks::inspect(store, name.as_str()).await {
+            Ok(found) => {
+                let described = found.iter().map(describe_shared);
+                let is_semaphore = self.permits.is_some();
+                let shown = described.filter(|it| it.is_semaphore == is_semaphore);
+                let shown = shown.map(|it| it.holders).next();
+                let shown = shown.unwrap_or_else(|| "nobody holds it".to_owned());
+                format!("waiting for {name:?}: {shown}")
             }
-            std::future::pending().await
+            Err(error) => format!("waiting for {name:?}: {error}"),
         };
+        let clock = store.clock();
         tokio::select! {
             taken = wanted.acquire() => taken,
-            never = announce_holders => never,
+            never = follow_wait(&*clock, describe, |says| output::print_message(says)) => {
+                match never {}
+            }
         }
     }
 
@@ -597,29 +608,44 @@ impl Run {
             request = request.give_up_when_unreachable();
         }
         let clock = locker.clock();
-        let announce_holder = async {
-            clock.sleep(SILENT_WAIT).await;
-            match locker.inspect(name).await {
-                Ok(info) => match &info.held {
-                    Some(held) => {
-                        output::print_message(format_args!(
-                            "waiting for {name:?}: {}",
-                            describe_holder(held)
-                        ));
-                    }
-                    None => output::print_message(format_args!(
-                        "waiting for {name:?}, which nobody holds; `distlock doctor` checks the \
-                         store"
-                    )),
-                },
-                Err(error) => output::print_message(format_args!("waiting for {name:?}: {error}")),
-            }
-            std::future::pending().await
-        };
+        let describe = async || describe_wait(locker, name).await;
         tokio::select! {
             taken = request.acquire() => taken,
-            never = announce_holder => never,
+            never = follow_wait(&*clock, describe, |says| output::print_message(says)) => {
+                match never {}
+            }
         }
+    }
+}
+
+/// Announces once who holds the lock that is waited for, when the wait takes longer than a moment,
+/// and keeps systemd informed.
+pub(super) async fn follow_wait(
+    clock: &dyn Clock,
+    describe: impl AsyncFn() -> String,
+    announce: impl FnOnce(&str),
+) -> Infallible {
+    clock.sleep(SILENT_WAIT).await;
+    let mut says = describe().await;
+    announce(&says);
+    while systemd::wants_notifications() {
+        systemd::notify_status(&says);
+        clock.sleep(STATUS_PAUSE).await;
+        says = describe().await;
+    }
+    future::pending().await
+}
+
+/// Describes a wait: the lock, and who holds it.
+pub(super) async fn describe_wait(locker: &Locker, name: &LockName) -> String {
+    match locker.inspect(name).await {
+        Ok(info) => match &info.held {
+            Some(held) => format!("waiting for {name:?}: {}", describe_holder(held)),
+            None => format!(
+                "waiting for {name:?}, which nobody holds; `distlock doctor` checks the store"
+            ),
+        },
+        Err(error) => format!("waiting for {name:?}: {error}"),
     }
 }
 

@@ -23,7 +23,7 @@ use crate::held::{Held, HeldWatch};
 pub(crate) const NAME: &str = "watchdog";
 
 /// The file of this program, as the system names it.
-const OWN_PROGRAM: &str = "/proc/self/exe";
+pub(crate) const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// The messages to the watchdog are lines: `lock` with the token and the name of the lock, `group`
 /// with the process group, and each deadline as a number.

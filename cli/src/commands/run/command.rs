@@ -4,9 +4,12 @@
 use std::{
     ffi::{OsStr, OsString},
     fs, io,
-    os::unix::{ffi::OsStrExt as _, process::ExitStatusExt as _},
+    os::unix::{
+        ffi::OsStrExt as _,
+        process::{CommandExt as _, ExitStatusExt as _},
+    },
     path::{Path, PathBuf},
-    process::ExitStatus,
+    process::{self, ExitStatus},
     time::Duration,
 };
 
@@ -20,14 +23,17 @@ use super::{
 };
 use crate::{
     exit::{Failure, Outcome, code, code_of_signal},
-    group::{ProcessGroup, Signals},
+    group::{ProcessGroup, Signals, watchdog::OWN_PROGRAM},
     held::Held,
-    output, stderr,
+    output, stderr, systemd,
 };
 
 /// The folders that `execvp` searches without the variable `PATH`: those of musl, which include the
 /// ones of glibc.
 const PATH_WHEN_UNSET: &str = "/usr/local/bin:/bin:/usr/bin";
+
+/// The first argument of a process that becomes the command. Only this tool passes it.
+pub(crate) const WITH_OWN_PID: &str = "with-own-pid";
 
 /// `ENOEXEC`: the file may be executed, but it is no program.
 const NO_EXECUTABLE_FORMAT: i32 = rustix::io::Errno::NOEXEC.raw_os_error();
@@ -89,6 +95,18 @@ impl Supervised<'_> {
             }
             command
         };
+        let addressed = systemd::variables_of_this_process();
+        if !addressed.is_empty() {
+            // The id of a process is known only after its start. So a process of this program puts
+            // its id into the variables, and then becomes the command.
+            let mut words = vec![OWN_PROGRAM.into(), WITH_OWN_PID.into()];
+            words.extend(addressed.into_iter().map(OsString::from));
+            words.push("--".into());
+            words.extend_from_slice(self.command);
+            let spawned = find_program(&self.command[0])
+                .and_then(|_| ProcessGroup::spawn(with_lock(&words).arg0("distlock")));
+            return spawned.map_err(|error| start_failure(&self.command[0], &error));
+        }
         let spawned = match ProcessGroup::spawn(&mut with_lock(self.command)) {
             // Like a shell, this runs a script without an interpreter line by `sh`.
             Err(error) if error.raw_os_error() == Some(NO_EXECUTABLE_FORMAT) => {
@@ -159,6 +177,26 @@ pub(in crate::commands) fn command_with_lock(
         .env("DISTLOCK_TOKEN", token.to_string())
         .env("DISTLOCK_HOLDER", holder.as_str());
     command
+}
+
+/// Puts the id of this process into variables, and becomes the command that follows them and `--`.
+/// Returns only if that fails.
+pub(crate) fn become_command(words: impl Iterator<Item = OsString>) -> Outcome {
+    let words: Vec<_> = words.collect();
+    let mut parts = words.splitn(2, |word| word == "--");
+    let variables = parts.next().unwrap_or_default();
+    let Some([program, args @ ..]) = parts.next() else {
+        return Err(Failure::usage(
+            "wrong arguments: only `distlock run` and `elect` start this command",
+        ));
+    };
+    let mut command = process::Command::new(program);
+    // Newer versions of systemd name the process in a second way too.
+    command.args(args).env_remove("LISTEN_PIDFDID");
+    for variable in variables {
+        command.env(variable, process::id().to_string());
+    }
+    Err(start_failure(program, &command.exec()))
 }
 
 /// Finds the file of a program as `execvp` does: a name with a slash is a path, and another name is
