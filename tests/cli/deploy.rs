@@ -1,7 +1,7 @@
 //! The files of `deploy/` for systemd and Kubernetes: systemd and the schemas of Kubernetes read
-//! them, and a node is started, drained and stopped as they say.
+//! them, and jobs, candidates and nodes are started, drained and stopped as they say.
 
-use std::{os::unix::net::UnixDatagram, process::Command, time::Duration};
+use std::{fs, os::unix::fs::PermissionsExt as _, process::Command, time::Duration};
 
 use distlock_harness::{Process, Signal};
 use serde_json::Value;
@@ -9,26 +9,31 @@ use serde_json::Value;
 use crate::{
     PROGRAM,
     gateway::{KEY, log_in_and_stay, mint_token, start_node},
-    support::{Home, SOON, finish},
+    support::{Home, NotifySocket, SOON, finish},
 };
 
+/// The folder of all units.
+const DEPLOY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy");
 const UNIT: &str = include_str!("../../deploy/distlock-gateway.service");
+const JOB: &str = include_str!("../../deploy/distlock-job@.service");
+const ELECTED: &str = include_str!("../../deploy/distlock-elected@.service");
 const MANIFESTS: &str = include_str!("../../deploy/kubernetes.yaml");
 const ADMIN: &str = "the token of administrators";
 /// The time that a node with the default settings takes for its own end, after TERM.
 const OWN_END: Duration = Duration::from_secs(7);
 
-/// The values of a setting of the unit.
-fn settings(name: &str) -> Vec<&'static str> {
-    let lines = UNIT.lines().filter_map(|line| line.split_once('='));
-    lines.filter(|it| it.0 == name).map(|it| it.1).collect()
-}
-
-fn only_setting(name: &str) -> &'static str {
-    let [value] = settings(name)[..] else {
+/// The value of a setting that a unit has once.
+fn only_setting_of<'a>(unit: &'a str, name: &str) -> &'a str {
+    let lines = unit.lines().filter_map(|line| line.split_once('='));
+    let values: Vec<_> = lines.filter(|it| it.0 == name).map(|it| it.1).collect();
+    let [value] = values[..] else {
         panic!("{name} is not there once");
     };
     value
+}
+
+fn only_setting(name: &str) -> &'static str {
+    only_setting_of(UNIT, name)
 }
 
 /// The words of a command after the program.
@@ -55,16 +60,74 @@ fn longest_drain<'a>(words: impl IntoIterator<Item = &'a str>) -> Duration {
 }
 
 #[test]
-fn systemd_accepts_the_unit() {
+fn systemd_accepts_the_units() {
     let home = Home::new();
-    let unit = UNIT.replace("/usr/local/bin/distlock", PROGRAM);
-    let file = home.write("distlock-gateway.service", &unit);
+    let mut units = Vec::new();
+    for file in fs::read_dir(DEPLOY).unwrap() {
+        let path = file.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        if [".service", ".socket", ".timer"]
+            .iter()
+            .any(|it| name.ends_with(it))
+        {
+            let unit = fs::read_to_string(&path).unwrap();
+            units.push(home.write(name, &unit.replace("/usr/local/bin/distlock", PROGRAM)));
+        }
+    }
+    assert_eq!(units.len(), 6, "{units:?}");
     let mut verify = Command::new("systemd-analyze");
-    verify.args(["verify", "--man=no"]).arg(file);
+    verify.args(["verify", "--man=no"]).args(units);
     let verified = finish(verify.current_dir(home.path(".")), "");
-    let about_it = |line: &&str| line.contains("distlock-gateway");
-    let told: Vec<_> = verified.stderr.lines().filter(about_it).collect();
+    let about_them = |line: &&str| line.contains("distlock-");
+    let told: Vec<_> = verified.stderr.lines().filter(about_them).collect();
     assert!(told.is_empty() && verified.code == 0, "{verified:?}");
+}
+
+/// The call of a unit's `ExecStart` for the instance `report`, whose program is a script here.
+fn call_of(home: &Home, unit: &str, script: &str) -> Command {
+    let program = home.write("report", &format!("#!/bin/sh\n{script}\n"));
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let start = only_setting_of(unit, "ExecStart");
+    let start = start.replace("/usr/local/lib/distlock/%i", program.to_str().unwrap());
+    let start = start.replace("%i", "report");
+    // systemd gives the variable of the line above as one word.
+    let start = start.replace("${EVERY}", "1h");
+    home.distlock(words(&start))
+}
+
+#[test]
+fn a_job_runs_once_as_its_unit_says() {
+    assert_eq!(only_setting_of(JOB, "Type"), "oneshot");
+    assert!(JOB.contains("\nEnvironment=EVERY=1h\n"), "{JOB}");
+    let home = Home::new();
+    let ran = finish(&mut call_of(&home, JOB, "echo ran"), "");
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "ran\n"), "{ran:?}");
+    let again = finish(&mut call_of(&home, JOB, "echo ran"), "");
+    assert_eq!((again.code, again.stdout.as_str()), (0, ""), "{again:?}");
+}
+
+#[test]
+fn a_candidate_is_a_started_service_as_its_unit_says() {
+    assert_eq!(only_setting_of(ELECTED, "Type"), "notify");
+    let home = Home::new();
+    let told = NotifySocket::new(&home);
+    let script = "echo leads; exec sleep 60";
+    let mut first = Process::spawn(&mut call_of(&home, ELECTED, script)).unwrap();
+    first.wait_for_line(SOON, |line| line == "leads").unwrap();
+    let mut second = call_of(&home, ELECTED, script);
+    let mut second = Process::spawn(second.env("NOTIFY_SOCKET", &told.path)).unwrap();
+    let status = "STATUS=waiting for \"election/report\"";
+    assert_eq!(told.next(), format!("READY=1\n{status}\n"));
+    for candidate in [&mut second, &mut first] {
+        candidate.signal(Signal::TERM).unwrap();
+        assert!(
+            candidate
+                .wait(SOON)
+                .unwrap()
+                .code()
+                .is_some_and(|it| it >= 128)
+        );
+    }
 }
 
 /// No systemd runs here: the test does what systemd does with the lines of the unit.
@@ -72,23 +135,16 @@ fn systemd_accepts_the_unit() {
 fn a_node_starts_drains_and_ends_as_the_unit_says() {
     let home = Home::new();
     let tokens = home.write("tokens", "ops operate a-token-of-an-administrator\n");
-    let notify = home.path("notify");
-    let told = UnixDatagram::bind(&notify).unwrap();
-    told.set_read_timeout(Some(SOON)).unwrap();
-    let next = || {
-        let mut text = [0; 256];
-        let read = told.recv(&mut text).unwrap();
-        String::from_utf8_lossy(&text[..read]).into_owned()
-    };
+    let told = NotifySocket::new(&home);
     let mut node = home.distlock(words(only_setting("ExecStart")));
     node.env("DISTLOCK_GATEWAY_NODE", "n1")
         .env("DISTLOCK_GATEWAY_TOKEN_KEY", KEY)
         .env("DISTLOCK_GATEWAY_ADMIN_TOKEN", ADMIN)
         .env("DISTLOCK_GATEWAY_ADMIN_TOKEN_FILE", &tokens)
-        .env("NOTIFY_SOCKET", &notify);
+        .env("NOTIFY_SOCKET", &told.path);
     let (mut node, ready) = start_on_free_ports(&mut node);
     assert_eq!(only_setting("Type"), "notify");
-    assert_eq!(next(), "READY=1\n");
+    assert_eq!(told.next(), "READY=1\n");
 
     assert_eq!(only_setting("ExecReload"), "/bin/kill -HUP $MAINPID");
     node.signal(Signal::HUP).unwrap();
@@ -101,7 +157,7 @@ fn a_node_starts_drains_and_ends_as_the_unit_says() {
     drain_with_a_client(&home, &ready, &stop);
     node.signal(Signal::TERM).unwrap();
     assert!(node.wait(OWN_END).unwrap().success(), "{}", node.output());
-    assert_eq!(next(), "STOPPING=1\n");
+    assert_eq!(told.next(), "STOPPING=1\n");
 }
 
 /// Adds free ports to a node's command, and starts it.

@@ -4,7 +4,7 @@ use std::{
     fs,
     io::{Read as _, Write as _},
     net::TcpStream,
-    os::unix::{fs::PermissionsExt as _, net::UnixDatagram},
+    os::unix::fs::PermissionsExt as _,
     path::Path,
     process::Command,
 };
@@ -12,7 +12,7 @@ use std::{
 use distlock_harness::{Pki, Process, Signal, eventually, free_port, servers::redis::RedisServer};
 use serde_json::Value;
 
-use crate::support::{Finished, Home, SOON, finish};
+use crate::support::{Finished, Home, NotifySocket, SOON, finish};
 
 /// A call of the tool that serves locks in memory, at a free port unless `args` say otherwise.
 fn serve(home: &Home, args: &[&str]) -> Command {
@@ -357,49 +357,11 @@ fn a_socket_of_systemd_is_served() {
 #[test]
 fn systemd_is_told_of_readiness_and_of_the_end() {
     let home = Home::new();
-    let socket = home.path("notify");
-    let told = UnixDatagram::bind(&socket).unwrap();
-    told.set_read_timeout(Some(SOON)).unwrap();
-    let next = || {
-        let mut text = [0; 256];
-        let read = told.recv(&mut text).unwrap();
-        String::from_utf8_lossy(&text[..read]).into_owned()
-    };
-    let (server, _) = start(serve(&home, &[]).env("NOTIFY_SOCKET", &socket));
-    assert_eq!(next(), "READY=1\n");
+    let told = NotifySocket::new(&home);
+    let (server, _) = start(serve(&home, &[]).env("NOTIFY_SOCKET", &told.path));
+    assert_eq!(told.next(), "READY=1\n");
     stop(server);
-    assert_eq!(next(), "STOPPING=1\n");
-}
-
-/// The units that the page for operators shows are read by systemd itself.
-#[test]
-fn the_units_of_the_page_are_valid() {
-    const PAGE: &str = include_str!("../../docs/server.md");
-
-    let home = Home::new();
-    let mut names = Vec::new();
-    for block in PAGE.split("```ini\n").skip(1) {
-        let text = block.split("```").next().unwrap();
-        for unit in text.split("# /etc/systemd/system/").skip(1) {
-            let (name, body) = unit.split_once('\n').unwrap();
-            let tool = env!("CARGO_BIN_EXE_distlock");
-            home.write(name, &body.replace("/usr/local/bin/distlock", tool));
-            names.push(name.to_owned());
-        }
-    }
-    assert_eq!(names, ["distlock-server.socket", "distlock-server.service"]);
-    let mut verify = Command::new("systemd-analyze");
-    verify
-        .args(["verify", "--man=no"])
-        .current_dir(home.path("."));
-    verify.args(names.iter().map(|name| home.path(name)));
-    let verified = finish(&mut verify, "");
-    let told: Vec<_> = verified
-        .stderr
-        .lines()
-        .filter(|line| line.contains("distlock-server"))
-        .collect();
-    assert!(told.is_empty(), "{told:?}");
+    assert_eq!(told.next(), "STOPPING=1\n");
 }
 
 /// Two agents are replaced one after the other, while many callers take locks over both.
