@@ -18,6 +18,8 @@ const UNIT: &str = include_str!("../../deploy/distlock-gateway.service");
 const JOB: &str = include_str!("../../deploy/distlock-job@.service");
 const ELECTED: &str = include_str!("../../deploy/distlock-elected@.service");
 const MANIFESTS: &str = include_str!("../../deploy/kubernetes.yaml");
+const SERVER: &str = include_str!("../../deploy/kubernetes-server.yaml");
+const JOBS: &str = include_str!("../../deploy/kubernetes-jobs.yaml");
 const ADMIN: &str = "the token of administrators";
 /// The time that a node with the default settings takes for its own end, after TERM.
 const OWN_END: Duration = Duration::from_secs(7);
@@ -198,8 +200,8 @@ for manifest in manifests:
 print(json.dumps(manifests))
 ";
 
-/// The manifests, after the check.
-fn checked_manifests(home: &Home) -> Vec<Value> {
+/// These manifests, after the check.
+fn checked_manifests(home: &Home, manifests: &str) -> Vec<Value> {
     let venv = home.path("venv");
     let mut make = Command::new("python3");
     let made = finish(make.args(["-m", "venv"]).arg(&venv), "");
@@ -213,15 +215,93 @@ fn checked_manifests(home: &Home) -> Vec<Value> {
     let installed = finish(&mut pip, "");
     assert_eq!(installed.code, 0, "{installed:?}");
     let mut python = Command::new(venv.join("bin/python"));
-    let checked = finish(python.args(["-c", CHECK]), MANIFESTS);
+    let checked = finish(python.args(["-c", CHECK]), manifests);
     assert_eq!(checked.code, 0, "{checked:?}");
     serde_json::from_str(&checked.stdout).unwrap()
+}
+
+/// The texts of a list.
+fn texts(words: &Value) -> Vec<String> {
+    let words = words.as_array().unwrap().iter();
+    words.map(|it| it.as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn kubernetes_accepts_a_server_and_jobs_and_they_run_as_the_manifests_say() {
+    let home = Home::new();
+    let manifests = checked_manifests(&home, &format!("{SERVER}---\n{JOBS}"));
+    let manifest = |kind: &str| manifests.iter().find(|it| it["kind"] == kind).unwrap();
+
+    let server = &manifest("StatefulSet")["spec"];
+    assert_eq!(server["replicas"], 1, "two servers grant the same lock");
+    let pod = &server["template"];
+    let container = &pod["spec"]["containers"][0];
+    let service = manifest("Service");
+    assert_eq!(service["metadata"]["name"], server["serviceName"]);
+    assert_eq!(service["spec"]["selector"], pod["metadata"]["labels"]);
+    let port = &container["ports"][0];
+    assert_eq!(service["spec"]["ports"][0]["targetPort"], port["name"]);
+    assert_eq!(
+        container["livenessProbe"]["tcpSocket"]["port"],
+        port["name"]
+    );
+    for probe in ["readinessProbe", "startupProbe"] {
+        assert_eq!(container[probe]["grpc"]["port"], port["containerPort"]);
+    }
+    let (state, key) = (home.path("server.state"), home.write("key", KEY));
+    let args = texts(&container["args"]).join("\n");
+    let args = args.replace(&format!("0.0.0.0:{}", port["containerPort"]), "127.0.0.1:0");
+    let mounts = &container["volumeMounts"];
+    let below = |at: usize| mounts[at]["mountPath"].as_str().unwrap();
+    let args = args.replace(
+        &format!("{}/server.state", below(0)),
+        state.to_str().unwrap(),
+    );
+    let args = args.replace(&format!("{}/token-key", below(1)), key.to_str().unwrap());
+    let mut serve = home.bare(args.split('\n'));
+    let memory = &container["env"][0];
+    serve.env(
+        memory["name"].as_str().unwrap(),
+        memory["value"].as_str().unwrap(),
+    );
+    let mut serve = Process::spawn(&mut serve).unwrap();
+    let ready = serve.wait_for_line(SOON, |line| line.contains(r#""event":"ready""#));
+    assert!(ready.unwrap().contains("127.0.0.1:"));
+    serve.signal(Signal::TERM).unwrap();
+    assert!(serve.wait(SOON).unwrap().success(), "{}", serve.output());
+    assert!(state.exists());
+
+    // The last word is the program of the image, for which a script stands here.
+    let run = |pod: &Value, script: &str| {
+        let mut words = texts(&pod["spec"]["containers"][0]["command"]);
+        assert_eq!(words.remove(0), "distlock");
+        words.pop();
+        words.extend(["sh", "-c", script].map(str::to_owned));
+        home.distlock(words)
+    };
+    let candidate = &manifest("Deployment")["spec"]["template"];
+    let mut leader = run(candidate, "echo leads; exec sleep 60");
+    let mut leader = Process::spawn(&mut leader).unwrap();
+    leader.wait_for_line(SOON, |line| line == "leads").unwrap();
+    leader.signal(Signal::TERM).unwrap();
+    assert_eq!(leader.wait(SOON).unwrap().code(), Some(143));
+
+    // The second pod of a run that failed runs it again, and the one of the next start does not.
+    let job = &manifest("CronJob")["spec"]["jobTemplate"]["spec"]["template"];
+    for (script, code, says) in [
+        ("echo ran; exit 3", 3, "ran\n"),
+        ("echo ran", 0, "ran\n"),
+        ("echo ran", 0, ""),
+    ] {
+        let ran = finish(&mut run(job, script), "");
+        assert_eq!((ran.code, ran.stdout.as_str()), (code, says), "{ran:?}");
+    }
 }
 
 #[test]
 fn kubernetes_accepts_the_manifests_and_a_node_runs_as_they_say() {
     let home = Home::new();
-    let manifests = checked_manifests(&home);
+    let manifests = checked_manifests(&home, MANIFESTS);
     let manifest = |kind: &str| manifests.iter().find(|it| it["kind"] == kind).unwrap();
     let pod = &manifest("Deployment")["spec"]["template"];
     let container = &pod["spec"]["containers"][0];
@@ -254,10 +334,6 @@ fn kubernetes_accepts_the_manifests_and_a_node_runs_as_they_say() {
         assert_eq!(address, format!("0.0.0.0:{}", number(&name.into())));
     }
 
-    let texts = |words: &Value| -> Vec<String> {
-        let words = words.as_array().unwrap().iter();
-        words.map(|it| it.as_str().unwrap().to_owned()).collect()
-    };
     let mut node = home.distlock(texts(&container["args"]));
     let secret = &manifest("Secret")["stringData"];
     for variable in container["env"].as_array().unwrap() {
