@@ -360,11 +360,13 @@ impl LockOptions {
         let mut request = AcquireRequest::new(name, OwnerId::new(), ttl, holder);
         request.meta = self.meta.as_ref().map(Meta::new).transpose()?;
         request.in_order = self.fair;
+        let meters = parts.meters.of(&request.name);
         Ok(WantedLock {
             request,
             wait: Wait::start(self.wait, parts.timing.now()),
             renew: self.renew,
             gives_up: self.gives_up,
+            meters,
         })
     }
 }

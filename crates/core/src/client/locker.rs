@@ -18,6 +18,7 @@ use crate::{
     engine::{
         bounded::{DROPPING, LANDING, STOPPING, at_most, bounded, close_bounded},
         jobs::Spawn,
+        meters::GroupOf,
         parts::LockerParts,
         settings::Settings,
         ticket_steps,
@@ -77,6 +78,7 @@ impl Locker {
             clock: Arc::new(SystemClock),
             hand_over_limit: 16,
             seed: None,
+            group_of: None,
             keeper_on: None,
         }
     }
@@ -358,6 +360,7 @@ pub struct LockerBuilder {
     clock: Arc<dyn Clock>,
     hand_over_limit: u32,
     seed: Option<u64>,
+    group_of: Option<GroupOf>,
     keeper_on: Option<Spawn>,
 }
 
@@ -374,6 +377,32 @@ impl LockerBuilder {
     /// ([`Grant::others_waiting`](crate::Grant::others_waiting)).
     pub fn hand_over_limit(mut self, limit: u32) -> Self {
         self.hand_over_limit = limit;
+        self
+    }
+
+    /// Adds a label `group` to the [metrics] of this locker's locks. `group_of` makes it from the
+    /// name of the lock. The name itself is never a label.
+    ///
+    /// Make few groups: each has its own set of metrics, for as long as the locker lives. After 100
+    /// groups, all further ones count as the group `other`, and a warning is logged once.
+    /// `group_of` is called once for each lock that is asked for, on the caller's thread.
+    ///
+    /// ```
+    /// # #[tokio::main] async fn main() -> distlock::Result<()> {
+    /// # let store = distlock::open("memory:").await?;
+    /// let locker = distlock::Locker::builder(store.backend())
+    ///     // `order:42` is in the group `order`.
+    ///     .metrics_group(|name| name.split(':').next().unwrap_or("other"))
+    ///     .build();
+    /// # locker.close().await; Ok(()) }
+    /// ```
+    ///
+    /// [metrics]: https://docs.rs/metrics
+    pub fn metrics_group(
+        mut self,
+        group_of: impl Fn(&str) -> &str + Send + Sync + 'static,
+    ) -> Self {
+        self.group_of = Some(Arc::new(group_of));
         self
     }
 
@@ -403,11 +432,12 @@ impl LockerBuilder {
             clock,
             hand_over_limit,
             seed,
+            group_of,
             keeper_on,
         } = self;
         let settings = Settings::new(hand_over_limit);
         Locker {
-            parts: LockerParts::start(backend, clock, seed, settings, keeper_on),
+            parts: LockerParts::start(backend, clock, seed, settings, group_of, keeper_on),
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::{
         lease_state::{LeaseState, Renew},
         lifecycle::closed_error,
         local_queue::{Entered, HandedOver, LocalTurn, NextStep},
+        meters::Meters,
         parts::LockerParts,
     },
     types::{
@@ -41,6 +42,8 @@ pub(crate) struct WantedLock {
     /// Whether the caller gets an error after a few attempts while the store is unreachable,
     /// instead of waiting until the store answers again.
     pub(crate) gives_up: bool,
+    /// The metrics of this name.
+    pub(crate) meters: Arc<Meters>,
 }
 
 /// A lock that was granted, before its lease is in the keeper's schedule.
@@ -61,7 +64,7 @@ impl WonLock {
     pub(crate) fn into_lease_state(
         self,
         parts: &Arc<LockerParts>,
-        renew: Renew,
+        wanted: &WantedLock,
     ) -> (Arc<LeaseState>, Moment) {
         let turn = if parts.queues_at_the_store() {
             // The drop passes the turn on, so the next task of this process joins the store queue
@@ -75,10 +78,10 @@ impl WonLock {
             &self.request,
             &self.grant,
             self.sent,
-            renew,
+            wanted.renew,
             turn,
             parts.timing.clock(),
-            &parts.meters,
+            &wanted.meters,
         );
         if self.has_unanswered {
             lease_state.note_unanswered_ttl(self.request.ttl);
@@ -96,7 +99,7 @@ pub(crate) async fn acquire(
     let _running = parts.lifecycle.count_acquire();
     let started = parts.timing.now();
     let result = wait_for_lock(parts, &wanted).await;
-    let meters = &parts.meters;
+    let meters = &wanted.meters;
     match &result {
         Ok((lease_state, granted)) => {
             meters.acquired.increment(1);
@@ -125,7 +128,7 @@ pub(crate) async fn try_acquire(
     let turn = match parts.queues.try_enter(&wanted.request.name) {
         Ok(turn) => Some(turn),
         Err(Some(holder)) => {
-            parts.meters.busy.increment(1);
+            wanted.meters.busy.increment(1);
             return Ok(Attempt::Busy(Some(holder)));
         }
         // Another task of this process has the turn, but no task is known to hold the lock. So this
@@ -133,21 +136,19 @@ pub(crate) async fn try_acquire(
         Err(None) => None,
     };
     let name = wanted.request.name.clone();
-    let claim = Claim::new(parts, &wanted, turn, false);
+    let claim = Claim::new(parts, &wanted, turn, None, false);
     let result = claim.contend(false).await;
     match result {
         Ok(Attempt::Acquired(won)) => {
-            parts.meters.acquired.increment(1);
-            Ok(Attempt::Acquired(
-                won.into_lease_state(parts, wanted.renew).0,
-            ))
+            wanted.meters.acquired.increment(1);
+            Ok(Attempt::Acquired(won.into_lease_state(parts, &wanted).0))
         }
         Ok(Attempt::Busy(holder)) => {
-            parts.meters.busy.increment(1);
+            wanted.meters.busy.increment(1);
             Ok(Attempt::Busy(find_holder(parts, &wanted, holder).await))
         }
         Err(error) => {
-            parts.meters.failed.increment(1);
+            wanted.meters.failed.increment(1);
             Err(error
                 .on(parts.backend_name())
                 .during("try_acquire")
@@ -162,12 +163,14 @@ async fn wait_for_lock(
     wanted: &WantedLock,
 ) -> Result<(Arc<LeaseState>, Moment)> {
     parts.lifecycle.check_open()?;
+    let mut waiting = None;
     let turn = match parts.queues.enter(&wanted.request) {
         Entered::First(turn) => NextStep::Ask {
             turn,
             step_aside: false,
         },
         Entered::Behind(place) => {
+            waiting = (!wanted.wait.is_zero()).then(|| wanted.meters.begin_to_wait());
             let mut closed = parts.lifecycle.closing();
             let turn = tokio::select! {
                 biased;
@@ -184,16 +187,16 @@ async fn wait_for_lock(
     let (turn, step_aside, has_unanswered) = match turn {
         NextStep::Ask { turn, step_aside } => (turn, step_aside, false),
         NextStep::TakeOver(handed) => match pick_up_hand_over(parts, handed) {
-            Ok(won) => return Ok(won.into_lease_state(parts, wanted.renew)),
+            Ok(won) => return Ok(won.into_lease_state(parts, wanted)),
             // The hand-over has an unknown outcome, or its deadline passed before this task was
             // polled. The task asks the store as the same owner, so the store recognises a grant
             // that this owner already has.
             Err(turn) => (turn, false, true),
         },
     };
-    let claim = Claim::new(parts, wanted, Some(turn), has_unanswered);
+    let claim = Claim::new(parts, wanted, Some(turn), waiting, has_unanswered);
     match claim.contend(step_aside).await? {
-        Attempt::Acquired(won) => Ok(won.into_lease_state(parts, wanted.renew)),
+        Attempt::Acquired(won) => Ok(won.into_lease_state(parts, wanted)),
         Attempt::Busy(holder) => {
             let holder = find_holder(parts, wanted, holder).await;
             Err(not_free_in_time(parts, wanted, holder))

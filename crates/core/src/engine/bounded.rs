@@ -51,6 +51,11 @@ impl Wait {
         Self { asked, until }
     }
 
+    /// Whether the caller wants one attempt, without waiting.
+    pub(crate) fn is_zero(self) -> bool {
+        self.asked == Some(Duration::ZERO)
+    }
+
     /// The time for which the caller still waits for a busy lock.
     pub(crate) fn left(self, now: Moment) -> Duration {
         self.until.map_or(Duration::MAX, |until| until.since(now))

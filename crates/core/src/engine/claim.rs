@@ -21,6 +21,7 @@ use crate::{
         clean_up::{Abandoned, InFlight, InFlightAnswer, clean_up, leave},
         lifecycle::closed_error,
         local_queue::LocalTurn,
+        meters::{Meters, Waiting},
         outage::{Outage, QUICK_RETRIES, pause_after},
         parts::LockerParts,
         store_queue::StorePlace,
@@ -41,6 +42,7 @@ pub(crate) struct Claim {
     request: AcquireRequest,
     wait: Wait,
     gives_up: bool,
+    meters: Arc<Meters>,
     turn: Option<LocalTurn>,
     /// The place among the contenders of this process. The place replaces `turn` when this task has
     /// joined a store queue.
@@ -59,6 +61,8 @@ pub(crate) struct Claim {
     other_owner: Option<OwnerId>,
     /// Whether this task had to wait for another holder or contender.
     waited: bool,
+    /// The count of this task among those that wait, in the local queue or at the store.
+    waiting: Option<Waiting>,
 }
 
 impl Claim {
@@ -66,6 +70,7 @@ impl Claim {
         parts: &Arc<LockerParts>,
         wanted: &WantedLock,
         turn: Option<LocalTurn>,
+        waiting: Option<Waiting>,
         has_unanswered: bool,
     ) -> Self {
         Self {
@@ -73,6 +78,7 @@ impl Claim {
             request: wanted.request.clone(),
             wait: wanted.wait,
             gives_up: wanted.gives_up,
+            meters: Arc::clone(&wanted.meters),
             turn,
             store_place: None,
             contender: None,
@@ -81,6 +87,7 @@ impl Claim {
             asks_again: false,
             other_owner: None,
             waited: false,
+            waiting,
         }
     }
 
@@ -110,7 +117,7 @@ impl Claim {
             if !join && !self.asks_again && !self.is_first() {
                 let left = self.time_left();
                 if !left.is_zero() {
-                    self.waited = true;
+                    self.note_wait();
                     self.wait(left).await?;
                     self.parts.lifecycle.check_open()?;
                     continue;
@@ -161,7 +168,7 @@ impl Claim {
                         join = true;
                         continue;
                     }
-                    self.waited = true;
+                    self.note_wait();
                     self.wait(left.min(time_to_expiry(holder.as_ref()))).await?;
                 }
                 Err(error) => self.count_failure(error, !join, &mut outage).await?,
@@ -187,6 +194,13 @@ impl Claim {
         } else {
             self.ask().await
         }
+    }
+
+    /// Notes that this task waits for another holder or contender.
+    fn note_wait(&mut self) {
+        self.waited = true;
+        self.waiting
+            .get_or_insert_with(|| self.meters.begin_to_wait());
     }
 
     /// Notes the holder in the local queue, for the other waiters of this process.
@@ -517,7 +531,7 @@ impl Claim {
             unanswered: std::mem::take(&mut self.unanswered),
             other_owner: self.other_owner.take(),
         };
-        self.parts.meters.abandoned.increment(1);
+        self.meters.abandoned.increment(1);
         self.parts
             .keeper
             .spawn_awaited(clean_up(Arc::clone(&self.parts), abandoned));

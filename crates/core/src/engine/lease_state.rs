@@ -201,6 +201,10 @@ impl LeaseState {
         &self.holder
     }
 
+    pub(crate) const fn meters(&self) -> &Arc<Meters> {
+        &self.meters
+    }
+
     pub(crate) const fn acquired(&self) -> Moment {
         self.acquired
     }
@@ -389,6 +393,8 @@ impl LeaseState {
         let turn = state.turn.take();
         drop(state);
         self.meters.held.decrement(1.0);
+        let held = self.clock.now().since(self.acquired);
+        self.meters.hold_seconds.record(held.as_secs_f64());
         if let Phase::Lost(reason) = phase {
             self.meters.count_loss(reason);
         }
@@ -537,6 +543,8 @@ impl LeaseState {
                     from: std::mem::replace(&mut state.epoch, epoch.clone()),
                     to: epoch,
                 });
+                let left = state.deadline.at().since(self.clock.now());
+                self.meters.count_renewal(left, ttl.min(state.ttl));
                 state.deadline.note_confirmed(sent, valid_for);
                 state.ttl = Ttl::new(valid_for).map_or(ttl, |granted| granted.min(ttl));
                 state.failing = false;
@@ -544,7 +552,6 @@ impl LeaseState {
                     let believed = state.deadline.believed(state.ttl.duration());
                     state.renew_at = Some(sent + believed / 3);
                 }
-                self.meters.renewed.increment(1);
                 drop(state);
                 // The confirmed lease counts from the sending, and may be over by now.
                 return self.check().map(|()| new_history);

@@ -24,6 +24,7 @@ use crate::{
     engine::{
         hash::{AsIs, OfNames},
         lease_state::LeaseState,
+        meters::Meters,
         parts::LockerParts,
         release::{LeaseToRelease, release_in_background},
     },
@@ -107,6 +108,7 @@ pub(crate) enum NextStep {
 pub(crate) struct HandedOver {
     pub(crate) unclaimed: Option<NotPickedUp>,
     pub(crate) parts: Arc<LockerParts>,
+    pub(crate) meters: Arc<Meters>,
 }
 
 /// The local turn; the grant with the moment at which the hand-over was sent (`None` = unknown
@@ -123,7 +125,8 @@ impl Drop for HandedOver {
     fn drop(&mut self) {
         if let Some((turn, granted, request)) = self.unclaimed.take() {
             let grant = granted.as_ref().map(|(grant, _)| grant);
-            let what = LeaseToRelease::not_picked_up(&self.parts.timing, turn, grant, &request);
+            let (timing, meters) = (&self.parts.timing, &self.meters);
+            let what = LeaseToRelease::not_picked_up(timing, meters, turn, grant, &request);
             release_in_background(&self.parts, what);
         }
     }

@@ -20,7 +20,7 @@ use crate::{
         lease_state::LeaseState,
         lifecycle::Lifecycle,
         local_queue::LocalQueues,
-        meters::Meters,
+        meters::{GroupOf, MetersByName},
         settings::{Settings, Timing},
         store_queue::StoreQueues,
         unreleased::UnreleasedLeases,
@@ -39,7 +39,7 @@ pub(crate) struct LockerParts {
     pub(crate) contended: ContendedNames,
     pub(crate) keeper: Keeper,
     pub(crate) timing: Timing,
-    pub(crate) meters: Arc<Meters>,
+    pub(crate) meters: MetersByName,
     pub(crate) settings: Settings,
     pub(crate) lifecycle: Lifecycle,
     pub(crate) unreleased: Arc<UnreleasedLeases>,
@@ -52,9 +52,10 @@ impl LockerParts {
         clock: Arc<dyn Clock>,
         seed: Option<u64>,
         settings: Settings,
+        group_of: Option<GroupOf>,
         keeper_on: Option<Spawn>,
     ) -> Arc<Self> {
-        let meters = Arc::new(Meters::new(backend.capabilities().backend));
+        let meters = MetersByName::new(backend.capabilities().backend, group_of);
         let keeper = Keeper::start(Arc::clone(&backend), Arc::clone(&clock), keeper_on);
         Arc::new(Self {
             backend,

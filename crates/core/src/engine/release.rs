@@ -19,7 +19,9 @@ use crate::{
         clean_up::{release_repeatedly, release_until_expiry},
         lease_state::LeaseState,
         local_queue::{HandedOver, LocalTurn, NextWaiter},
-        log, min_hold,
+        log,
+        meters::Meters,
+        min_hold,
         outage::{QUICK_RETRIES, pause_after},
         parts::LockerParts,
         settings::Timing,
@@ -59,6 +61,7 @@ impl Released {
 /// The values that a release of one lease needs.
 pub(crate) struct LeaseToRelease {
     pub(crate) lease: Lease,
+    pub(crate) meters: Arc<Meters>,
     pub(crate) turn: Option<LocalTurn>,
     /// The moment at which the request was sent that got the lock.
     pub(crate) acquired: Moment,
@@ -85,6 +88,7 @@ impl LeaseToRelease {
         let (lease, deadline, expires) = lease_state.release_terms();
         Self {
             lease,
+            meters: Arc::clone(lease_state.meters()),
             turn,
             acquired: lease_state.acquired(),
             deadline,
@@ -99,6 +103,7 @@ impl LeaseToRelease {
     /// the hand-over has an unknown outcome.
     pub(crate) fn not_picked_up(
         timing: &Timing,
+        meters: &Arc<Meters>,
         turn: LocalTurn,
         grant: Option<&Grant>,
         request: &AcquireRequest,
@@ -108,6 +113,7 @@ impl LeaseToRelease {
         let lease = Lease::new(request.name.clone(), owner, None);
         Self {
             lease,
+            meters: Arc::clone(meters),
             turn: Some(turn),
             acquired: timing.now(),
             deadline: expires,
@@ -162,7 +168,7 @@ async fn hand_over(
     turn: LocalTurn,
     next: NextWaiter,
 ) -> Result<Released, HandOverInFlight> {
-    let mut hand_over = HandOverInFlight::send(parts, via, &what.lease, turn, next);
+    let mut hand_over = HandOverInFlight::send(parts, via, what, turn, next);
     match answer_of(parts, &mut hand_over.request).await {
         Ok(HandOver::Done(grant)) => {
             hand_over.give_lock(grant);
@@ -170,6 +176,7 @@ async fn hand_over(
         }
         Ok(HandOver::NotHeld(reason)) => Ok(not_held_outcome(
             parts,
+            &what.meters,
             what.maybe_released,
             what.deadline,
             reason,
@@ -196,6 +203,7 @@ async fn release_at_store(
 ) -> Released {
     let LeaseToRelease {
         lease,
+        meters,
         turn,
         acquired,
         deadline,
@@ -206,7 +214,7 @@ async fn release_at_store(
     } = what;
     match release(&parts.timing, &**via, &lease, &mut maybe_released).await {
         Ok(ReleaseOutcome::Released { others_waiting }) => {
-            parts.meters.released.increment(1);
+            meters.released.increment(1);
             match others_waiting {
                 Some(true) => {
                     let now = parts.timing.now();
@@ -228,10 +236,10 @@ async fn release_at_store(
             let reason = find_loss_reason(&**parts.timing.clock(), &**via, &lease).await;
             // After a hand-over without an answer, the next task may already hold the lock.
             let maybe_released = maybe_released || hand_over_failed;
-            not_held_outcome(parts, maybe_released, deadline, reason)
+            not_held_outcome(parts, &meters, maybe_released, deadline, reason)
         }
         Err(error) => {
-            parts.meters.release_unconfirmed.increment(1);
+            meters.release_unconfirmed.increment(1);
             let (name, why) = (lease.name.clone(), error.clone());
             log::write(move || {
                 tracing::warn!(
@@ -354,17 +362,18 @@ async fn find_loss_reason(clock: &dyn Clock, via: &dyn DistLock, lease: &Lease) 
 /// The result of a release when the store answers that the owner does not hold the lock.
 fn not_held_outcome(
     parts: &LockerParts,
+    meters: &Meters,
     maybe_released: bool,
     deadline: Moment,
     reason: LossReason,
 ) -> Released {
     if parts.timing.now() >= deadline {
-        parts.meters.count_loss(LossReason::Expired);
+        meters.count_loss(LossReason::Expired);
         Released::AlreadyLost(LossReason::Expired)
     } else if maybe_released {
         Released::Clean
     } else {
-        parts.meters.count_loss(reason);
+        meters.count_loss(reason);
         Released::AlreadyLost(reason)
     }
 }
@@ -376,6 +385,8 @@ type HandOverRequest = Pin<Box<dyn Future<Output = Result<HandOver>> + Send>>;
 /// for the answer. When it is dropped later, the waiter gets the turn, so that it is not forgotten.
 struct HandOverInFlight {
     parts: Arc<LockerParts>,
+    /// The waiter wants the same name, so these are its metrics too.
+    meters: Arc<Meters>,
     waiter: Option<(LocalTurn, NextWaiter)>,
     sent: Moment,
     /// `None` from the answer on, or from the end of the wait for it.
@@ -386,13 +397,14 @@ impl HandOverInFlight {
     fn send(
         parts: &Arc<LockerParts>,
         via: &Arc<dyn DistLock>,
-        lease: &Lease,
+        what: &LeaseToRelease,
         turn: LocalTurn,
         next: NextWaiter,
     ) -> Self {
-        let (via, lease, request) = (Arc::clone(via), lease.clone(), next.request().clone());
+        let (via, lease, request) = (Arc::clone(via), what.lease.clone(), next.request().clone());
         Self {
             parts: Arc::clone(parts),
+            meters: Arc::clone(&what.meters),
             waiter: Some((turn, next)),
             sent: parts.timing.now(),
             request: Some(Box::pin(
@@ -402,7 +414,7 @@ impl HandOverInFlight {
     }
 
     fn give_lock(mut self, grant: Grant) {
-        self.parts.meters.handed_over.increment(1);
+        self.meters.handed_over.increment(1);
         // A hand-over does not count towards the limit if the store reports that no other process
         // waits.
         if let Some((turn, _)) = &self.waiter
@@ -420,6 +432,7 @@ impl HandOverInFlight {
             next.give_lock(HandedOver {
                 unclaimed: Some((turn, grant, request)),
                 parts: Arc::clone(&self.parts),
+                meters: Arc::clone(&self.meters),
             });
         }
     }
@@ -438,6 +451,7 @@ impl Drop for HandOverInFlight {
         // caller that is gone, and that undo could come after the waiter's request.
         let rest = Self {
             parts: Arc::clone(&self.parts),
+            meters: Arc::clone(&self.meters),
             waiter: self.waiter.take(),
             sent: self.sent,
             request: None,
@@ -452,7 +466,7 @@ impl Drop for HandOverInFlight {
 
 /// Releases in the background, through the keeper's own connection.
 pub(crate) fn release_in_background(parts: &Arc<LockerParts>, what: LeaseToRelease) {
-    parts.meters.released_in_background.increment(1);
+    what.meters.released_in_background.increment(1);
     let now = parts.timing.now();
     parts.unreleased.add(now, &what.lease, what.expires);
     tracing::debug!(lock = ?what.lease.name, "releasing in the background");

@@ -98,7 +98,7 @@ pub(crate) async fn resume(parts: &Arc<LockerParts>, ticket: &Ticket) -> Result<
         Renew::Auto,
         None,
         parts.timing.clock(),
-        &parts.meters,
+        &parts.meters.of(&ticket.name),
     );
     if let Some(ttl) = ticket.cut_to {
         lease_state.note_unanswered_ttl(ttl);
