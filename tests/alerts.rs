@@ -91,6 +91,25 @@ const TRIALS: &[Trial] = &[
         )
     },
     Trial {
+        labels: r#"backend="redis",result="late""#,
+        ..trial(
+            "DistlockRenewalsLate",
+            Kind::Counter,
+            "distlock_renew_total",
+        )
+    },
+    Trial {
+        labels: r#"backend="redis",result="renewed""#,
+        value: 5,
+        lasts: 20,
+        fires: None,
+        ..trial(
+            "DistlockRenewalsLate",
+            Kind::Counter,
+            "distlock_renew_total",
+        )
+    },
+    Trial {
         labels: r#"backend="redis",result="unconfirmed""#,
         value: 20,
         lasts: 20 * MINUTE,
