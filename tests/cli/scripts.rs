@@ -14,19 +14,11 @@ const SHELLS: [&[&str]; 3] = [&["dash"], &["busybox", "sh"], &["bash"]];
 /// The signals with which a terminal, a user and a service manager end a script.
 const ENDS: [(Signal, i32); 3] = [(Signal::HUP, 129), (Signal::INT, 130), (Signal::TERM, 143)];
 
-/// The scripts of the page, each with a text that only this script has. A new script needs a test
-/// here.
-fn scripts() -> [&'static str; 2] {
-    let blocks: Vec<_> = PAGE.split("```sh\n").skip(1).collect();
-    let [ticket, held_for_long] = blocks[..] else {
-        panic!("{} scripts on the page", blocks.len());
-    };
-    let script = |block: &'static str, marker| {
-        let (script, _) = block.split_once("```").unwrap();
-        assert!(script.contains(marker), "{marker:?} is not in {script}");
-        script
-    };
-    [script(ticket, "./upload"), script(held_for_long, "jq")]
+/// The script of the page with this text in it.
+fn script(marker: &str) -> &'static str {
+    let blocks = PAGE.split("```sh\n").skip(1);
+    let mut scripts = blocks.map(|block| block.split_once("```").unwrap().0);
+    scripts.find(|script| script.contains(marker)).unwrap()
 }
 
 /// A call of a script under a shell. Its `distlock` is the tool under test, and its steps are in
@@ -73,7 +65,7 @@ fn assert_free(home: &Home, about: &str) {
 
 #[test]
 fn the_ticket_script_frees_its_lock_at_each_end() {
-    let [script, _] = scripts();
+    let script = script("./upload");
     for shell in SHELLS {
         let home = Home::new();
         step(&home, "upload", "echo uploads");
@@ -108,7 +100,7 @@ fn the_ticket_script_frees_its_lock_at_each_end() {
 
 #[test]
 fn the_ticket_script_frees_its_lock_after_a_signal() {
-    let [script, _] = scripts();
+    let script = script("./upload");
     for shell in SHELLS {
         for (signal, code) in ENDS {
             let home = Home::new();
@@ -158,7 +150,7 @@ fn the_ticket_script_frees_its_lock_after_a_signal() {
 
 #[test]
 fn the_script_that_finds_old_locks_names_them() {
-    let [_, script] = scripts();
+    let script = script("jq");
     let home = Home::new();
     for name in ["old", "new"] {
         let taken = home.run(["acquire", name, "--ttl", "1h", "--holder", "them"]);
