@@ -217,7 +217,8 @@ impl Textfile {
             *running = None;
             written
         };
-        let slow = || Err(format!("the file system has not answered after {LIMIT:?}"));
+        let problem = "the file system has not answered after";
+        let slow = || Err(format!("{problem} {LIMIT:?}; the write goes on"));
         let written = at_most(&SystemClock, LIMIT, write).await;
         if let Err(problem) = written.unwrap_or_else(slow) {
             output::print_message(format_args!(

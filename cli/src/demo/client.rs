@@ -208,7 +208,9 @@ impl Client {
                 Some("offline") => {
                     format!("got the notice: offline, code {}, by {by}", notice["code"])
                 }
-                Some("superseded") => format!("got the notice before it was in: {by} is newer"),
+                Some("superseded") => {
+                    format!("got its notice before it was logged in: {by} is newer")
+                }
                 other => format!("got the notice: {}", other.unwrap_or("?")),
             },
         );

@@ -142,7 +142,7 @@ impl EventStreams {
                     Some(Ok(())) => {}
                     Some(Err(_)) => return,
                     None => {
-                        cut_off(&connection, "events");
+                        cut_off(&connection, "the next events");
                         metering::count_cut_event_stream();
                         return;
                     }

@@ -72,7 +72,7 @@ impl Turn {
         tokio::spawn(async move {
             let reading = at_most(&*clock, SLOW_READER, taken.cancelled());
             if reading.await.is_none() {
-                cut_off(&reader, "a list or of presence");
+                cut_off(&reader, "an answer");
             }
         });
         (headers, Body::from_stream(body)).into_response()
@@ -84,5 +84,9 @@ impl Turn {
 pub(super) fn cut_off(reader: &ConnectionHandle, of: &str) {
     reader.cut_off();
     let from = reader.peer().ip();
-    tracing::warn!(%from, "a reader of {of} does not read, and was cut off");
+    tracing::warn!(
+        %from,
+        "a reader has not taken {of} within {SLOW_READER:?}, so its connection was closed: it can \
+         ask again, and must read faster"
+    );
 }
