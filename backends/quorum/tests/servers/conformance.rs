@@ -1,5 +1,5 @@
-//! The conformance suite on three and five members, on members of different products, and with one
-//! member dead from the start.
+//! The conformance suite on five members, on members of different products, and with one of three
+//! members dead from the start.
 
 use distlock_conformance::Subject;
 use distlock_harness::servers::{
@@ -19,13 +19,6 @@ async fn conform(name: &'static str, url: String) {
     conforms(subject.await.unwrap()).await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn three_memories_conform() {
-    let url = url_of(["memory:a", "memory:b", "memory:c"], "60s");
-    init(url.as_str(), &drivers(), false).await.unwrap();
-    conform("quorum_memory", url).await;
-}
-
 /// Both memories must grant, also the one where the caller waits. It reserves a free lock for the
 /// first in its queue.
 #[tokio::test(flavor = "multi_thread")]
@@ -36,14 +29,6 @@ async fn two_memories_and_a_dead_server_conform() {
     init(url.as_str(), &drivers(), false).await.unwrap();
     server.kill();
     conform("quorum_memory_with_a_dead_member", url).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn three_servers_conform() {
-    let servers = redis_servers(3);
-    let url = url_of_servers(&servers, "60s");
-    init(url.as_str(), &drivers(), false).await.unwrap();
-    conform("quorum_redis", url).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -63,42 +48,14 @@ async fn three_servers_of_which_one_is_dead_conform() {
     conform("quorum_redis_with_a_dead_member", url).await;
 }
 
-/// One server of each product.
-struct Mixture {
-    _redis: RedisServer,
-    _mariadb: MySqlServer,
-    postgres: PostgresServer,
-    url: String,
-}
-
-impl Mixture {
-    /// Starts the servers, and makes a quorum of them.
-    async fn start() -> Self {
-        let redis = RedisServer::start().unwrap();
-        let mariadb = MySqlServer::start(Product::MariaDb).unwrap();
-        // The suite checks the doctor's report, and the harness starts Postgres without syncs.
-        let postgres = PostgresServer::with(&["fsync=on"]).unwrap();
-        let urls = [redis.url(), mariadb.url(), postgres.url()];
-        let url = url_of(urls.iter().map(String::as_str), "60s");
-        init(url.as_str(), &drivers(), false).await.unwrap();
-        Self {
-            _redis: redis,
-            _mariadb: mariadb,
-            postgres,
-            url,
-        }
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn redis_mariadb_and_postgres_conform() {
-    let mixture = Mixture::start().await;
-    conform("quorum_mixture", mixture.url.clone()).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn redis_and_mariadb_conform_while_postgres_is_dead() {
-    let mut mixture = Mixture::start().await;
-    mixture.postgres.kill();
-    conform("quorum_mixture_without_postgres", mixture.url.clone()).await;
+    let redis = RedisServer::start().unwrap();
+    let mariadb = MySqlServer::start(Product::MariaDb).unwrap();
+    // The suite checks the doctor's report, and the harness starts Postgres without syncs.
+    let postgres = PostgresServer::with(&["fsync=on"]).unwrap();
+    let urls = [redis.url(), mariadb.url(), postgres.url()];
+    let url = url_of(urls.iter().map(String::as_str), "60s");
+    init(url.as_str(), &drivers(), false).await.unwrap();
+    conform("quorum_mixture", url).await;
 }

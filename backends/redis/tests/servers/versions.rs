@@ -1,31 +1,14 @@
-//! Other versions than that of the distribution: Valkey 9, Redis 8, and answers of servers before
-//! Redis 7.
+//! Other versions than that of the distribution: what the doctor says of Valkey 9 and Redis 8, and
+//! answers of servers before Redis 7.
 
 use std::time::Duration;
 
-use crate::common::{conforms, open, redis, request, take};
-use distlock_conformance::Subject;
+use crate::common::{redis, request, take};
 use distlock_core::{ErrorKind, Verdict};
 use distlock_harness::{
     FaultProxy,
     servers::redis::{Flavour, RedisServer},
 };
-
-#[tokio::test(flavor = "multi_thread")]
-async fn valkey_conforms() {
-    let server = RedisServer::start_flavour(Flavour::Valkey9, &[]).unwrap();
-    let url = server.url();
-    let subject = Subject::connect("valkey", move || open(url.clone())).await;
-    conforms(subject.unwrap()).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn redis_8_conforms() {
-    let server = RedisServer::start_flavour(Flavour::Redis8, &[]).unwrap();
-    let url = server.url();
-    let subject = Subject::connect("redis_8", move || open(url.clone())).await;
-    conforms(subject.unwrap()).await;
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_doctor_knows_newer_servers() {

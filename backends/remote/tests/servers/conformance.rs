@@ -1,4 +1,4 @@
-//! The conformance suite on Redis behind an agent, and behind two agents of one Redis server.
+//! The conformance suite on Redis behind two agents.
 
 use std::sync::{
     Arc,
@@ -40,17 +40,6 @@ async fn conforms(subject: Subject) {
     let names: Vec<_> = failed.iter().map(|result| result.name).collect();
     assert!(failed.is_empty(), "failed: {names:?}\n{failed:#?}");
     assert!(!results.is_empty(), "no case of this name");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn redis_behind_an_agent_conforms() {
-    let server = RedisServer::start().unwrap();
-    let url = format!("distlock://{}", agent(&server.url()).await);
-    let subject = Subject::connect("agent_redis", move || {
-        let url = url.clone();
-        async move { open(&url).await }
-    });
-    conforms(subject.await.unwrap()).await;
 }
 
 /// Every other client uses the other agent.

@@ -1,4 +1,4 @@
-//! The conformance suite on three Redis servers, on three lock servers, and on a mixture.
+//! The conformance suite on three lock servers, and parts of it on a mixture.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -56,12 +56,6 @@ async fn conform(name: &'static str, url: String, parts: &[&str]) {
         assert!(failed.is_empty(), "failed: {names:?}\n{failed:#?}");
         assert!(!results.is_empty(), "no case of this name");
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn three_servers_conform() {
-    let servers = redis_servers(3);
-    conform("ring_redis", url_of_servers(&servers), &[""]).await;
 }
 
 /// The article's servers: they keep the locks in memory, and know nothing of each other.

@@ -6,17 +6,9 @@ use distlock_harness::servers::mysql::{MySqlServer, Product};
 use crate::{on_both, open, over_records, start};
 
 on_both! {
-    locks_conform => locks_conform;
     a_lock_over_records_conforms => a_lock_over_records_conforms;
+    lone_operations_are_prepared => lone_operations_are_prepared;
     a_limited_user_on_an_odd_server_conforms => a_limited_user_on_an_odd_server_conforms;
-}
-
-async fn locks_conform(product: Product) {
-    let server = start(product);
-    let url = server.url();
-    let subject = Subject::connect("mysql", move || open(url.clone())).await;
-    conforms(subject.unwrap()).await;
-    assert!(executed(&server) > 0, "lone operations are prepared");
 }
 
 async fn a_lock_over_records_conforms(product: Product) {
@@ -26,36 +18,38 @@ async fn a_lock_over_records_conforms(product: Product) {
     conforms(subject.unwrap()).await;
 }
 
-/// With this setting (the default of MariaDB from 11.6), the server refuses to lock a row that was
-/// changed after the transaction's first read.
-#[tokio::test(flavor = "multi_thread")]
-async fn locks_conform_with_snapshot_isolation() {
-    let server =
-        MySqlServer::with(Product::MariaDb, &["innodb-snapshot-isolation=ON"]).expect("starts");
-    let url = server.url();
-    let subject = Subject::connect("mysql", move || open(url.clone())).await;
-    conforms(subject.unwrap()).await;
+async fn lone_operations_are_prepared(product: Product) {
+    let server = start(product);
+    let store = open(server.url()).await.unwrap();
+    for _ in 0..3 {
+        let guard = store.locker().lock("lone").acquire().await.unwrap();
+        assert!(guard.release().await.is_clean());
+    }
+    assert!(executed(&server) > 0, "the statement of each is remembered");
+    store.close().await;
 }
 
 /// Runs the suite on a server whose defaults are the opposite of the needed defaults. The server
 /// prepares no statements, and its user has only the rights to read and change rows.
 async fn a_limited_user_on_an_odd_server_conforms(product: Product) {
-    let server = MySqlServer::with(
-        product,
-        &[
-            "sql-mode=ANSI_QUOTES",
-            "default-time-zone=+05:30",
-            "autocommit=0",
-            "transaction-isolation=SERIALIZABLE",
-            "character-set-server=latin1",
-            "max-prepared-stmt-count=0",
-            "collation-server=latin1_swedish_ci",
-            // `init-connect` applies to users without special rights. It stops their clock.
-            "init-connect=SET timestamp=1000000000, completion_type=1, sql_select_limit=1, \
-                innodb_lock_wait_timeout=50",
-        ],
-    )
-    .unwrap();
+    let mut settings = vec![
+        "sql-mode=ANSI_QUOTES",
+        "default-time-zone=+05:30",
+        "autocommit=0",
+        "transaction-isolation=SERIALIZABLE",
+        "character-set-server=latin1",
+        "max-prepared-stmt-count=0",
+        "collation-server=latin1_swedish_ci",
+        // `init-connect` applies to users without special rights. It stops their clock.
+        "init-connect=SET timestamp=1000000000, completion_type=1, sql_select_limit=1, \
+            innodb_lock_wait_timeout=50",
+    ];
+    if product == Product::MariaDb {
+        // The default from MariaDB 11.6 on: the server refuses to lock a row that was changed after
+        // the transaction's first read.
+        settings.push("innodb-snapshot-isolation=ON");
+    }
+    let server = MySqlServer::with(product, &settings).unwrap();
     let root = server.url();
     open(root.clone()).await.unwrap().close().await;
     server

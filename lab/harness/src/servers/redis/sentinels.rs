@@ -40,7 +40,16 @@ impl RedisSentinels {
     /// # Errors
     /// Returns an error for the same reasons as [`RedisServer::start`].
     pub fn start() -> Result<Self> {
-        Self::start_as(None, 3)
+        Self::start_as(Flavour::Installed, None, 3)
+    }
+
+    /// Works like [`RedisSentinels::start`], with servers of another product or version.
+    ///
+    /// # Errors
+    /// Returns an error for the same reasons as [`RedisServer::start_flavour`].
+    pub fn start_flavour(flavour: Flavour) -> Result<Self> {
+        flavour.program()?;
+        Self::start_as(flavour, None, 3)
     }
 
     /// Works like [`RedisSentinels::start`], with this number of sentinels instead of three.
@@ -48,7 +57,7 @@ impl RedisSentinels {
     /// # Errors
     /// Returns an error for the same reasons as [`RedisServer::start`].
     pub fn with_sentinels(count: usize) -> Result<Self> {
-        Self::start_as(None, count)
+        Self::start_as(Flavour::Installed, None, count)
     }
 
     /// Works like [`RedisSentinels::start`], for clients with TLS and a certificate. `pki` has the
@@ -57,10 +66,10 @@ impl RedisSentinels {
     /// # Errors
     /// Returns an error for the same reasons as [`RedisServer::start`].
     pub fn with_tls(pki: &Path) -> Result<Self> {
-        Self::start_as(Some(pki), 3)
+        Self::start_as(Flavour::Installed, Some(pki), 3)
     }
 
-    fn start_as(pki: Option<&Path>, count: usize) -> Result<Self> {
+    fn start_as(flavour: Flavour, pki: Option<&Path>, count: usize) -> Result<Self> {
         let (password, among_sentinels) = (Password::random(), Password::random());
         let (required, secret) = (password_setting(&password), among_sentinels.expose());
         let user = |at| format!("user {} on >{secret} ~* &* +@all", Self::sentinel_user(at));
@@ -68,7 +77,7 @@ impl RedisSentinels {
         let users: Vec<_> = users.iter().map(String::as_str).collect();
         let data = |more: &[&str]| {
             let settings = [&[&*required, "repl-diskless-sync-delay 0"], &*users, more].concat();
-            start_member(Flavour::Installed, pki, &[], &settings)
+            start_member(flavour, pki, &[], &settings)
         };
         let primary = data(&[])?;
         let at = primary.client_port();
@@ -90,7 +99,7 @@ impl RedisSentinels {
                 let first = [&*required, "appendonly no"];
                 let settings: Vec<_> = first.into_iter().chain(settings).collect();
                 start_member(
-                    Flavour::Installed,
+                    flavour,
                     pki,
                     &["--sentinel"],
                     &[&*users, &settings].concat(),
