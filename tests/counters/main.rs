@@ -219,6 +219,8 @@ async fn check_kills_and_broken_connections(
     for _ in 0..PROCESSES {
         processes.push(start(&theirs)?);
     }
+    // On a busy machine, a process may need longer to start than it is left to live.
+    timeout(SOON, until_all_are_counted(ways)).await??;
     for kill in 0..KILLS {
         SystemClock.sleep(LIFE).await;
         if let Some(proxy) = &proxy {
@@ -268,9 +270,32 @@ async fn check_kills_and_broken_connections(
     Ok(())
 }
 
+/// Waits until every way has counted for every user.
+async fn until_all_are_counted(ways: &[Way]) -> Result<()> {
+    for way in ways {
+        for user in (0..USERS).map(|user| way.user(user)) {
+            while conversations(&*way.counters, &user).await?.is_empty() {
+                SystemClock.sleep(LIFE).await;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Checks that the total is the sum of the conversations. Returns the number of conversations that
 /// exist.
 async fn check_total(counters: &dyn UnreadCounters, user: &str) -> Result<usize> {
+    let seen = conversations(counters, user).await?;
+    let sum: u64 = seen.iter().map(|unread| unread.conversation).sum();
+    ensure!(
+        seen.iter().all(|unread| unread.total == sum),
+        "{user} has {seen:?}"
+    );
+    Ok(seen.len())
+}
+
+/// The user's conversations that exist.
+async fn conversations(counters: &dyn UnreadCounters, user: &str) -> Result<Vec<Unread>> {
     let mut seen = Vec::new();
     for conversation in CONVERSATIONS {
         match counters.read(&counter(user, conversation)).await {
@@ -279,12 +304,7 @@ async fn check_total(counters: &dyn UnreadCounters, user: &str) -> Result<usize>
             Err(error) => return Err(error.into()),
         }
     }
-    let sum: u64 = seen.iter().map(|unread| unread.conversation).sum();
-    ensure!(
-        seen.iter().all(|unread| unread.total == sum),
-        "{user} has {seen:?}"
-    );
-    Ok(seen.len())
+    Ok(seen)
 }
 
 /// The statement that locks the row of a user's total.
