@@ -34,6 +34,8 @@ use tokio::task::JoinSet;
 
 /// The lease of every lock.
 const TTL: Duration = Duration::from_secs(12);
+/// The lease of every lock while a server restarts, which takes a busy machine ten seconds.
+const TTL_OVER_A_RESTART: Duration = Duration::from_secs(30);
 /// How long the server refuses the credentials of the client: long enough for each guard to find
 /// its connection cut and to be refused, and less than the time that a lease has left then.
 const WINDOW: Duration = Duration::from_secs(3);
@@ -44,6 +46,7 @@ const SOON: Duration = Duration::from_secs(30);
 /// Guards that are held for the whole test, and tasks that take and free locks all the time.
 struct Load {
     locker: Locker,
+    ttl: Duration,
     held: Vec<Guard>,
     cycles: Arc<AtomicU64>,
     over: Arc<AtomicBool>,
@@ -51,7 +54,7 @@ struct Load {
 }
 
 impl Load {
-    async fn start(target: Target) -> Result<Self> {
+    async fn start(target: Target, ttl: Duration) -> Result<Self> {
         let locker = distlock::connect(target).await?;
         locker.ready().await?;
         let mut load = Self {
@@ -59,11 +62,12 @@ impl Load {
             cycles: Arc::default(),
             over: Arc::default(),
             tasks: JoinSet::new(),
+            ttl,
             locker,
         };
         for number in 0..3 {
             let name = format!("held {number}");
-            let guard = load.locker.lock(&name).ttl(TTL).acquire().await?;
+            let guard = load.locker.lock(&name).ttl(ttl).acquire().await?;
             load.held.push(guard);
         }
         for number in 0..4 {
@@ -71,7 +75,7 @@ impl Load {
             let over = Arc::clone(&load.over);
             load.tasks.spawn(async move {
                 while !over.load(SeqCst) {
-                    let lock = locker.lock(format!("contended {}", number % 2)).ttl(TTL);
+                    let lock = locker.lock(format!("contended {}", number % 2)).ttl(ttl);
                     let guard = lock.wait(SOON).acquire().await?;
                     cycles.fetch_add(1, SeqCst);
                     // An unconfirmed release goes on in the background. A lost lock is an error.
@@ -96,7 +100,7 @@ impl Load {
         // again within a second, and needs that time.
         eventually_async("the held locks are renewed", SOON, async || {
             let mut held = self.held.iter();
-            held.all(|guard| guard.remaining() > TTL / 2 || !guard.is_valid())
+            held.all(|guard| guard.remaining() > self.ttl / 2 || !guard.is_valid())
                 .then_some(())
         })
         .await?;
@@ -141,7 +145,7 @@ async fn rotate_passwords(
         let password = file.lock().clone();
         async move { Ok(Credentials::new(password)) }
     });
-    let mut load = Load::start(target).await?;
+    let mut load = Load::start(target, TTL).await?;
     load.goes_on().await?;
     for round in 1..=2 {
         // The server has the new password, and the client's file has it later.
@@ -235,6 +239,7 @@ async fn rotate_passwords_of(product: Product) -> Result<()> {
 async fn rotate_certificates(
     server: SocketAddr,
     pkis: &[Pki],
+    ttl: Duration,
     url: impl Fn(SocketAddr, &Path) -> String,
     mut change: impl FnMut(&Pki) -> Result<()>,
 ) -> Result<()> {
@@ -244,7 +249,7 @@ async fn rotate_certificates(
     for name in ["ca.crt", "client.crt", "client.key"] {
         copy(&pkis[0], name)?;
     }
-    let mut load = Load::start(Target::new(url(proxy.address(), files.path()))).await?;
+    let mut load = Load::start(Target::new(url(proxy.address(), files.path())), ttl).await?;
     load.goes_on().await?;
     for next in &pkis[1..] {
         copy(next, "client.crt")?;
@@ -272,7 +277,7 @@ async fn no_lock_is_lost_while_certificates_change_on_redis() -> Result<()> {
         )
     };
     let change = |next: &Pki| server.replace_certificates(next.folder());
-    rotate_certificates(server.tls_address(), &pkis, url, change).await
+    rotate_certificates(server.tls_address(), &pkis, TTL, url, change).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -286,7 +291,7 @@ async fn no_lock_is_lost_while_certificates_change_on_postgres() -> Result<()> {
              &sslrootcert={files}/ca.crt&sslcert={files}/client.crt&sslkey={files}/client.key"
         )
     };
-    rotate_certificates(server.address(), &pkis, url, |next| {
+    rotate_certificates(server.address(), &pkis, TTL, url, |next| {
         server.replace_certificates(next)
     })
     .await
@@ -316,7 +321,7 @@ async fn rotate_certificates_of(product: Product) -> Result<()> {
              &ssl-ca={files}/ca.crt&ssl-cert={files}/client.crt&ssl-key={files}/client.key"
         )
     };
-    rotate_certificates(server.address(), &pkis, url, |next| {
+    rotate_certificates(server.address(), &pkis, TTL, url, |next| {
         server.replace_certificates(next)
     })
     .await
@@ -342,8 +347,8 @@ async fn no_lock_is_lost_while_certificates_change_on_zookeeper() -> Result<()> 
         servers: 1,
         // Only a client with a certificate reaches the nodes.
         open: true,
-        // A session outlives the restart of the server on a busy machine.
-        tick: Duration::from_secs(1),
+        // A session of 20 ticks, the longest, outlives the lease.
+        tick: Duration::from_secs(2),
         settings: vec![
             format!("secureClientPort={port}"),
             "secureClientPortAddress=127.0.0.1".into(),
@@ -363,13 +368,13 @@ async fn no_lock_is_lost_while_certificates_change_on_zookeeper() -> Result<()> 
     let url = |address: SocketAddr, files: &Path| {
         let files = files.display();
         format!(
-            "zookeeper://{address}/distlock?session_timeout=20s&tls_ca={files}/ca.crt\
+            "zookeeper://{address}/distlock?session_timeout=40s&tls_ca={files}/ca.crt\
              &tls_cert={files}/client.crt&tls_key={files}/client.key"
         )
     };
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     let mut next = FILES[1..].iter();
-    rotate_certificates(address, &pkis, url, |_| {
+    rotate_certificates(address, &pkis, TTL_OVER_A_RESTART, url, |_| {
         let files = next.next().context("another round")?;
         let lines = stores(*files);
         server.restart_with(0, &[&lines[0], &lines[1]])

@@ -153,6 +153,8 @@ pub(crate) async fn stopped_node(mut world: World) -> Report {
     let mut clients = Vec::new();
     for (name, stopped) in [("moment", lease / 8), ("long", lease + lease / 2)] {
         let uid = world.uid(name);
+        // On a busy machine, the stop for a moment may outlast the lease. Then the node is fenced.
+        world.until_up("n2").await;
         let mut old = world.log_in(&uid, "old", "n2").await;
         let newcomer = world
             .while_stopped("n2", async {

@@ -16,13 +16,14 @@ use distlock::backend::sync::Mutex;
 use distlock::{Clock as _, Store, SystemClock, Target};
 use distlock_checker::{Fact, History, Rules, Seen, What};
 use distlock_gateway::{TokenKey, mint};
-use distlock_harness::{FaultProxy, Process, Signal, free_port};
+use distlock_harness::{FaultProxy, Process, Signal, eventually_async, free_port};
 use distlock_kickout::{Device, NodeId, Uid};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::{
     client::{Client, Hello, State},
+    http::try_get,
     machine,
     wire::Wire,
 };
@@ -386,6 +387,17 @@ impl World {
         self.past.push(ending.process.output());
         ensure!(status.success(), "{node} ended with {status}");
         Ok(())
+    }
+
+    /// Waits until a node takes logins.
+    pub(crate) async fn until_up(&self, node: &str) {
+        let listen = self.node(node).listen;
+        eventually_async("the node is up", SOON, async || {
+            let health = try_get(listen, "/healthz").await.ok()?;
+            health.starts_with("HTTP/1.1 200").then_some(())
+        })
+        .await
+        .unwrap();
     }
 
     /// Stops the process of a node until `happens` is done.
