@@ -28,7 +28,7 @@ fn every_promise_is_kept_on_fixed_seeds() {
         "--parts",
         "engine,batcher",
         "--seeds",
-        "500",
+        "200",
         "--seed",
         FIXED,
     ]));
@@ -37,7 +37,7 @@ fn every_promise_is_kept_on_fixed_seeds() {
 #[test]
 fn every_promise_of_a_quorum_is_kept_on_fixed_seeds() {
     assert_good(&simulate(&[
-        "--parts", "quorum", "--seeds", "150", "--seed", FIXED,
+        "--parts", "quorum", "--seeds", "60", "--seed", FIXED,
     ]));
 }
 
@@ -57,8 +57,8 @@ fn every_promise_of_a_ring_is_kept_on_fixed_seeds() {
 #[test]
 fn every_promise_is_kept_on_fresh_seeds() {
     let others = "engine,batcher,quorum";
-    assert_good(&simulate(&["--parts", others, "--seeds", "50"]));
-    assert_good(&simulate(&["--parts", "ring", "--seeds", "10"]));
+    assert_good(&simulate(&["--parts", others, "--seeds", "20"]));
+    assert_good(&simulate(&["--parts", "ring", "--seeds", "5"]));
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn another_process_makes_the_same_history() {
         let line = said.lines().find(|it| it.starts_with("trace "));
         line.unwrap().to_owned()
     };
-    for (parts, seeds) in [("engine,batcher,quorum", "20"), ("ring", "5")] {
+    for (parts, seeds) in [("engine,batcher,quorum", "10"), ("ring", "3")] {
         assert_eq!(history(parts, seeds), history(parts, seeds), "{parts}");
     }
 }

@@ -282,6 +282,7 @@ fn finish_without_showing_passwords(home: &Home, command: &mut Command) -> Finis
 }
 
 #[test]
+#[ignore = "minutes long: `scripts/soak compare` runs it"]
 fn every_server_can_be_started_and_broken() {
     let home = Home::new();
     let servers = "redis,mariadb,mysql,postgres,zookeeper";
@@ -316,6 +317,7 @@ fn every_server_can_be_started_and_broken() {
 }
 
 #[test]
+#[ignore = "minutes long: `scripts/soak compare` runs it"]
 fn a_quorum_a_ring_sentinels_and_a_cluster_are_stores_of_their_own() {
     let home = Home::new();
     let servers = "quorum,ring,redis-sentinel,redis-cluster";
