@@ -97,6 +97,27 @@ fn call_of(home: &Home, unit: &str, script: &str) -> Command {
     home.distlock(words(&start))
 }
 
+/// The units name these files, which `scripts/release` packs.
+#[test]
+fn the_configuration_of_the_units_names_no_store_yet() {
+    for (unit, file) in [
+        (JOB, "jobs.toml"),
+        (ELECTED, "jobs.toml"),
+        (UNIT, "gateway.toml"),
+    ] {
+        let setting = format!("DISTLOCK_CONFIG=/etc/distlock/{file}");
+        assert!(unit.contains(&setting), "{unit}");
+        let home = Home::new();
+        let mut run = home.bare(["run", "report", "--every", "1h", "--", "true"]);
+        run.env("DISTLOCK_CONFIG", format!("{DEPLOY}/{file}"));
+        let refused = finish(&mut run, "");
+        assert_eq!(refused.code, 78, "{refused:?}");
+        assert!(refused.stderr.contains("no store is named"), "{refused:?}");
+    }
+    assert_eq!(only_setting("EnvironmentFile"), "/etc/distlock/gateway.env");
+    assert!(fs::exists(format!("{DEPLOY}/gateway.env")).unwrap());
+}
+
 #[test]
 fn a_job_runs_once_as_its_unit_says() {
     assert_eq!(only_setting_of(JOB, "Type"), "oneshot");
