@@ -1,6 +1,7 @@
 //! One distributed lock, many stores: a program asks for a named lock, and configuration alone
-//! selects the store that arbitrates. For Linux (x86-64), the only system for which this library
-//! was compiled and tested.
+//! selects the store that arbitrates.
+//!
+//! For Linux on x86-64 and 64-bit Arm. So far it was compiled and tested on x86-64 only.
 //!
 //! ```
 //! # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {

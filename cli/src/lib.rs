@@ -1,4 +1,4 @@
-//! The `distlock` command-line tool, as a function of its drivers.
+//! The `distlock` command-line tool, as a function of its drivers. It runs on Linux only.
 //!
 //! A program with a backend of its own calls one function:
 //!
