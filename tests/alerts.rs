@@ -1,5 +1,5 @@
-//! Tests of the alert rules of docs/operations.md. Prometheus' own tool runs each rule over a
-//! made-up trouble, with a scrape every 15 s and with a scrape every minute.
+//! Tests of the alert rules of `deploy/prometheus-alerts.yaml`. Prometheus' own tool runs each rule
+//! over a made-up trouble, with a scrape every 15 s and with a scrape every minute.
 
 use std::{
     fmt::Write as _,
@@ -8,6 +8,8 @@ use std::{
     process::{Command, Output},
 };
 
+const RULES: &str = include_str!("../deploy/prometheus-alerts.yaml");
+/// The page that explains the alerts.
 const PAGE: &str = include_str!("../docs/operations.md");
 /// The pages that list the metrics.
 const METRICS: [&str; 2] = [
@@ -318,16 +320,9 @@ impl Trial {
     }
 }
 
-/// The rules of the page, as a rules file of Prometheus.
-fn rules() -> &'static str {
-    let (_, rules) = PAGE.split_once("```yaml\ngroups:\n").unwrap();
-    let (rules, _) = rules.split_once("```").unwrap();
-    rules
-}
-
 /// The names of the alerts, in the order of the rules.
 fn alerts() -> Vec<&'static str> {
-    let names = rules().split("alert: ").skip(1);
+    let names = RULES.split("alert: ").skip(1);
     let names = names.map(|rest| {
         rest.split(|c: char| !c.is_ascii_alphanumeric())
             .next()
@@ -338,7 +333,7 @@ fn alerts() -> Vec<&'static str> {
 
 /// Runs promtool in a folder with the rules.
 fn promtool(folder: &Path, args: &[&str]) -> Output {
-    fs::write(folder.join("rules.yml"), format!("groups:\n{}", rules())).unwrap();
+    fs::write(folder.join("rules.yml"), RULES).unwrap();
     let run = Command::new("promtool")
         .args(args)
         .current_dir(folder)
@@ -361,7 +356,7 @@ fn the_rules_are_valid_and_the_table_explains_each_alert() {
 
 #[test]
 fn the_rules_name_metrics_that_the_pages_list() {
-    let words = rules().split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    let words = RULES.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let mut seen = 0;
     for metric in words.filter(|word| word.starts_with("distlock_")) {
         seen += 1;
