@@ -3,13 +3,14 @@
 //!
 //! No other user of this host can use the servers. Each server requires a random password over TCP,
 //! only the server's user can enter the folder, no command line contains a secret, and no server
-//! runs as root.
+//! runs as root. Only Prometheus tells everybody the figures that it has scraped.
 
 mod isolation;
 pub mod lock_server;
 pub mod mysql;
 pub mod pgbouncer;
 pub mod postgres;
+pub mod prometheus;
 pub mod redis;
 mod stepped_clock;
 mod template;
