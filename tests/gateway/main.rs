@@ -13,6 +13,7 @@
 //! | `steps.rs` | takeovers in which each step fails once |
 //! | `idle.rs` | the requests of idle nodes |
 //! | `messages.rs`, `senders.rs` | acknowledged messages, and accounts with several devices; permission to send |
+//! | `monitoring.rs` | the board of Grafana and the alert rules, on a Prometheus that scrapes nodes |
 //! | `strangers.rs` | the bound on memory that strangers make a node use |
 //! | `machine.rs` | the additional delay of a busy machine, beyond the documented slack |
 //! | `matrix.rs` | the stores over which each scenario runs, and the reasons for exceptions |
@@ -41,6 +42,7 @@ mod javascript_scenarios;
 mod machine;
 mod matrix;
 mod messages;
+mod monitoring;
 mod orders;
 mod outside;
 mod page;

@@ -45,7 +45,7 @@ impl Server {
 }
 
 /// Starts a server, and waits until it serves.
-fn spawn(folder: &TempDir, listen: &str, args: &[&str]) -> Process {
+pub(crate) fn spawn(folder: &TempDir, listen: &str, args: &[&str]) -> Process {
     let mut serve = World::new("server", "memory:").tool("memory:");
     serve.current_dir(folder.path()).env("HOME", folder.path());
     serve.args(["serve", "--listen", listen]).args(args);

@@ -22,7 +22,7 @@ const STRANGERS: u8 = 255;
 const CALLS: usize = 200;
 
 /// Connects a stranger to the port for other nodes.
-async fn connect(number: u8, to: SocketAddr) -> Result<SendRequest<Bytes>> {
+pub(crate) async fn connect(number: u8, to: SocketAddr) -> Result<SendRequest<Bytes>> {
     let socket = TcpSocket::new_v4()?;
     // The strangers come from several addresses, so that the limit for all addresses applies, not
     // the limit for one address.

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs,
     net::SocketAddr,
     process::Command,
     sync::{
@@ -35,6 +36,8 @@ pub(crate) const SOON: Duration = Duration::from_secs(30);
 pub(crate) const SEND_TOKEN: &str = "servers show this when they send";
 /// The bearer token of administrators.
 pub(crate) const ADMIN_TOKEN: &str = "administrators show this";
+/// The configuration file of the nodes, in their folder, where a scenario needs one.
+pub(crate) const CONFIG: &str = "distlock.toml";
 const KEY: &str = "a key that is long enough for HS256";
 
 /// The nodes, clients and wires of one scenario.
@@ -138,6 +141,11 @@ impl World {
         self.settings.push((key, value.to_owned()));
     }
 
+    /// Writes a file into the folder of the nodes, such as [`CONFIG`].
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        fs::write(self.home.path().join(name), text).unwrap();
+    }
+
     /// Keeps the records in another store than the locks.
     pub(crate) fn records_in(mut self, url: &str) -> Self {
         self.records = Some(url.to_owned());
@@ -211,6 +219,9 @@ impl World {
             .env("DISTLOCK_LOG", "warn");
         if let Some(address) = tcp_listen {
             command.args(["--tcp-listen", &address.to_string()]);
+        }
+        if self.home.path().join(CONFIG).exists() {
+            command.args(["--config", CONFIG]);
         }
         let times = [
             ("--lock-ttl", self.rules.lock_ttl),
