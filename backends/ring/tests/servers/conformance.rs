@@ -15,9 +15,7 @@ use distlock_core::{
 use distlock_harness::servers::{postgres::PostgresServer, redis::RedisServer};
 use distlock_ring::{Terms, init, locate};
 
-use crate::common::{
-    LayeredDriver, drivers, lock_server, open, redis_servers, url_of, url_of_servers,
-};
+use crate::common::{LayeredDriver, drivers, lock_server, open, url_of};
 
 /// The suite holds locks for 30 s.
 const LONGEST: Duration = Duration::from_secs(60);
