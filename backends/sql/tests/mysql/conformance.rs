@@ -32,7 +32,7 @@ async fn lone_operations_are_prepared(product: Product) {
 /// Runs the suite on a server whose defaults are the opposite of the needed defaults. The server
 /// prepares no statements, and its user has only the rights to read and change rows.
 async fn a_limited_user_on_an_odd_server_conforms(product: Product) {
-    let mut settings = vec![
+    let settings = [
         "sql-mode=ANSI_QUOTES",
         "default-time-zone=+05:30",
         "autocommit=0",
@@ -44,12 +44,13 @@ async fn a_limited_user_on_an_odd_server_conforms(product: Product) {
         "init-connect=SET timestamp=1000000000, completion_type=1, sql_select_limit=1, \
             innodb_lock_wait_timeout=50",
     ];
-    if product == Product::MariaDb {
-        // The default from MariaDB 11.6 on: the server refuses to lock a row that was changed after
-        // the transaction's first read.
-        settings.push("innodb-snapshot-isolation=ON");
+    // This MariaDB refuses by default to lock a row that was changed after the transaction's first
+    // read.
+    let server = match product {
+        Product::MariaDb => MySqlServer::newer_mariadb(&settings),
+        Product::MySql => MySqlServer::with(product, &settings),
     }
-    let server = MySqlServer::with(product, &settings).unwrap();
+    .unwrap();
     let root = server.url();
     open(root.clone()).await.unwrap().close().await;
     server

@@ -1,4 +1,5 @@
-//! The conformance suite, as a user with only the rights to read and write distlock's tables.
+//! The conformance suite, as a user with only the rights to read and write distlock's tables: locks
+//! on the distribution's Postgres, and records on Postgres 18.
 
 use distlock_conformance::{Subject, Workers};
 use distlock_core::Store;
@@ -27,10 +28,11 @@ async fn conforms(subject: Subject) {
     assert!(!results.is_empty(), "no case of this name");
 }
 
-/// A server with tables, and the URL of a user with few rights. The server syncs its disk, because
-/// the suite checks the doctor's report.
-async fn prepared() -> (PostgresServer, String) {
-    let server = PostgresServer::with(&["fsync=on"]).unwrap();
+/// The suite checks the doctor's report, so the server syncs its disk.
+const SETTINGS: [&str; 1] = ["fsync=on"];
+
+/// A server with tables, and the URL of a user with few rights.
+async fn prepared(server: PostgresServer) -> (PostgresServer, String) {
     Postgres::migrate(config(&server.url()), Arc::new(SystemClock))
         .await
         .unwrap();
@@ -48,7 +50,7 @@ async fn prepared() -> (PostgresServer, String) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_server() {
-    let (server, url) = prepared().await;
+    let (server, url) = prepared(PostgresServer::with(&SETTINGS).unwrap()).await;
     server.sql(ODD).unwrap();
     let workers = Workers::new(distlock_binary().unwrap(), ["conformance-worker"], &url);
     let subject = Subject::connect("postgres", move || {
@@ -63,7 +65,7 @@ async fn one_server() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lock_over_records() {
-    let (_server, url) = prepared().await;
+    let (_server, url) = prepared(PostgresServer::newer(&SETTINGS).unwrap()).await;
     let subject = Subject::connect("postgres_records", move || {
         let url = url.clone();
         async move {

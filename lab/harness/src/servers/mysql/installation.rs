@@ -9,7 +9,7 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::servers::{
@@ -27,9 +27,13 @@ pub(super) fn server_user() -> Result<RunAs> {
 
 /// Returns the command that starts the server's program, with the options that the setup of the
 /// data and the running server share.
-pub(super) fn server_command(product: Product, user: RunAs, data: &Path) -> Result<Command> {
-    let program = product.program()?;
-    user.check_access(&program, isolation::PROGRAM_REMEDY)?;
+pub(super) fn server_command(
+    product: Product,
+    program: &Path,
+    user: RunAs,
+    data: &Path,
+) -> Result<Command> {
+    user.check_access(program, isolation::PROGRAM_REMEDY)?;
     let mut command = user.command(program);
     command
         .arg("--no-defaults")
@@ -93,7 +97,7 @@ pub(super) fn data_template(product: Product) -> Result<PathBuf> {
                 .arg(format!("--datadir={}", data.display())),
         )?;
         run_to_end(
-            server_command(product, user, &data)?
+            server_command(product, &program, user, &data)?
                 .arg("--bootstrap")
                 .stdin(fs::File::open(&statements)?),
         )?;
@@ -107,7 +111,7 @@ pub(super) fn data_template(product: Product) -> Result<PathBuf> {
         );
         user.write_private_file(&statements, locked + &create)?;
         run_to_end(
-            server_command(product, user, &data)?
+            server_command(product, &program, user, &data)?
                 .arg("--initialize")
                 .arg(secure_file_setting(product, work.path())?)
                 .arg(format!("--init-file={}", statements.display())),
@@ -153,6 +157,19 @@ impl Product {
             ),
         }
     }
+}
+
+/// Returns the program of MariaDB 11.8 or later: `$DISTLOCK_MARIADB`, or the program that
+/// `scripts/get-server mariadb` fetched.
+pub(super) fn newer_mariadb() -> Result<PathBuf> {
+    let chosen = env::var_os("DISTLOCK_MARIADB").map(PathBuf::from);
+    let program = chosen.unwrap_or_else(|| cache_folder().join("mariadb-11.8/mariadbd"));
+    ensure!(
+        program.exists(),
+        "MariaDB 11.8: run scripts/get-server mariadb, or set DISTLOCK_MARIADB to a mariadbd of \
+         version 11.8 or later"
+    );
+    Ok(program)
 }
 
 fn mysqld() -> Option<PathBuf> {

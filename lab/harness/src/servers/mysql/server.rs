@@ -15,7 +15,7 @@ use crate::{
     servers::{
         isolation::{Password, RunAs},
         mysql::installation::{
-            Product, data_template, secure_file_setting, server_command, server_user,
+            Product, data_template, newer_mariadb, secure_file_setting, server_command, server_user,
         },
         stepped_clock::SteppedClock,
         template::copy_folder,
@@ -39,6 +39,7 @@ pub struct MySqlServer {
     pub(super) folder: TempDir,
     pub(super) port: u16,
     pub(super) product: Product,
+    program: PathBuf,
     pub(super) settings: Vec<String>,
     /// The number of created databases, for the names of new databases.
     pub(super) databases: AtomicU32,
@@ -103,10 +104,25 @@ impl MySqlServer {
     /// # Errors
     /// Returns an error for the same reasons as [`MySqlServer::start`].
     pub fn with(product: Product, settings: &[&str]) -> Result<Self> {
+        Self::start_program(product, &product.program()?, settings)
+    }
+
+    /// Works like [`MySqlServer::with`], with MariaDB 11.8 or later. It opens the data of the
+    /// installed version.
+    ///
+    /// # Errors
+    /// Returns an error for the same reasons as [`MySqlServer::start`], and names the way to get
+    /// the program if it is missing.
+    pub fn newer_mariadb(settings: &[&str]) -> Result<Self> {
+        Self::start_program(Product::MariaDb, &newer_mariadb()?, settings)
+    }
+
+    fn start_program(product: Product, program: &Path, settings: &[&str]) -> Result<Self> {
         let mut last = None;
         for _ in 0..3 {
             // Another process may take the port before the server does.
             let mut server = Self::prepare(product, free_port()?, settings)?;
+            program.clone_into(&mut server.program);
             match server.launch() {
                 Ok(()) => return Ok(server),
                 Err(error) => last = Some(error),
@@ -223,6 +239,7 @@ impl MySqlServer {
             folder,
             port,
             product,
+            program: product.program()?,
             settings: Vec::new(),
             databases: AtomicU32::new(0),
             password: Password::random(),
@@ -256,8 +273,7 @@ impl MySqlServer {
     /// Starts the process, and waits until it answers.
     pub(super) fn launch(&mut self) -> Result<()> {
         let first = self.write_first_statements()?;
-        let mut command =
-            server_command(self.product, self.user, &self.folder.path().join("data"))?;
+        let mut command = server_command(self.product, &self.program, self.user, &self.data())?;
         command
             .arg(format!("--init-file={}", first.display()))
             .arg(secure_file_setting(self.product, self.folder.path())?)

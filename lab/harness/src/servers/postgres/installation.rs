@@ -6,12 +6,12 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::servers::{
-    isolation::RunAs,
-    template::{copy_folder, run_to_end, templates_folder},
+    isolation::{PROGRAM_REMEDY, RunAs},
+    template::{cache_folder, copy_folder, run_to_end, templates_folder},
 };
 
 /// The database that every server has from the start.
@@ -32,10 +32,38 @@ pub(super) fn binaries_folder() -> Result<PathBuf> {
         .context("a PostgreSQL server (Debian: apt-get install postgresql)")
 }
 
-/// Returns a command that runs a program of the newest installed version as the servers' user,
-/// because the programs refuse to run as root.
-pub(super) fn program_command(name: &str) -> Result<Command> {
-    Ok(server_user()?.command(binaries_folder()?.join(name)))
+/// Which PostgreSQL a server is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Version {
+    /// The newest one that is installed, from the distribution.
+    Installed,
+    /// The program `$DISTLOCK_POSTGRES` with `initdb` beside it, or those that
+    /// `scripts/get-server postgres` fetched.
+    Newer,
+}
+
+impl Version {
+    fn binaries_folder(self) -> Result<PathBuf> {
+        if self == Self::Installed {
+            return binaries_folder();
+        }
+        let chosen = env::var_os("DISTLOCK_POSTGRES").map(PathBuf::from);
+        let program = chosen.unwrap_or_else(|| cache_folder().join("postgres-18/bin/postgres"));
+        ensure!(
+            program.exists(),
+            "PostgreSQL 18: run scripts/get-server postgres, or set DISTLOCK_POSTGRES to a \
+             postgres of version 18 or later, with initdb beside it"
+        );
+        Ok(program.parent().context("a folder")?.to_owned())
+    }
+
+    /// Returns a command that runs a program of this version as the servers' user, because the
+    /// programs refuse to run as root.
+    pub(super) fn command(self, name: &str) -> Result<Command> {
+        let program = self.binaries_folder()?.join(name);
+        server_user()?.check_access(&program, PROGRAM_REMEDY)?;
+        Ok(server_user()?.command(program))
+    }
 }
 
 /// Returns the user of the servers' processes.
@@ -45,11 +73,11 @@ pub(in crate::servers) fn server_user() -> Result<RunAs> {
 
 /// Returns the path of the data's template. The template is made once for each machine, server
 /// version and user, because making a template takes seconds.
-pub(super) fn data_template() -> Result<PathBuf> {
-    let made = fs::metadata(binaries_folder()?.join("postgres"))?.modified()?;
+pub(super) fn data_template(version: Version) -> Result<PathBuf> {
+    let made = fs::metadata(version.binaries_folder()?.join("postgres"))?.modified()?;
     let made = made.duration_since(std::time::UNIX_EPOCH)?.as_secs();
     let (templates, user) = (templates_folder()?, server_user()?);
-    let finished = templates.join(format!("Postgres-{made}-{}-2", user.uid()));
+    let finished = templates.join(format!("Postgres-{version:?}-{made}-{}-2", user.uid()));
     let lock = fs::File::create(templates.join("Postgres.lock"))?;
     flock(&lock, FlockOperation::LockExclusive)?;
     if finished.exists() {
@@ -58,7 +86,7 @@ pub(super) fn data_template() -> Result<PathBuf> {
     // The server's user can enter this folder.
     let work = user.create_folder(&env::temp_dir())?;
     let data = work.path().join("data");
-    run_to_end(program_command("initdb")?.arg("-D").arg(&data).args([
+    run_to_end(version.command("initdb")?.arg("-D").arg(&data).args([
         "--no-sync",
         "--username=postgres",
         "--auth=reject",
@@ -74,7 +102,8 @@ pub(super) fn data_template() -> Result<PathBuf> {
     let statements = work.path().join("setup.sql");
     fs::write(&statements, format!("CREATE DATABASE {DATABASE}\n"))?;
     run_to_end(
-        program_command("postgres")?
+        version
+            .command("postgres")?
             .args(["--single", "-D"])
             .arg(&data)
             .args(["-c", "fsync=off", "postgres"])

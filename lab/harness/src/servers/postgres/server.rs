@@ -13,7 +13,7 @@ use crate::{
         isolation::Password,
         postgres::{
             access::scram_verifier,
-            installation::{DATABASE, data_template, program_command, server_user},
+            installation::{DATABASE, Version, data_template, server_user},
         },
         stepped_clock::SteppedClock,
         template::{copy_folder, run_to_end},
@@ -35,6 +35,7 @@ pub struct PostgresServer {
     pub(super) process: Option<Process>,
     pub(super) folder: TempDir,
     pub(super) port: u16,
+    pub(super) version: Version,
     pub(super) settings: Vec<String>,
     /// The number of created databases, for the names of new databases.
     pub(super) databases: AtomicU32,
@@ -73,7 +74,7 @@ impl PostgresServer {
     /// Returns an error for the same reasons as [`PostgresServer::start`], and if Debian's package
     /// `libfaketime` is not installed.
     pub fn with_clock() -> Result<Self> {
-        let mut server = Self::prepare(free_port()?, &[])?;
+        let mut server = Self::prepare(Version::Installed, free_port()?, &[])?;
         server.clock = Some(SteppedClock::new(server_user()?, server.folder.path())?);
         server.launch_and_set_password()?;
         Ok(server)
@@ -109,10 +110,23 @@ impl PostgresServer {
     /// # Errors
     /// Returns an error for the same reasons as [`PostgresServer::start`].
     pub fn with(settings: &[&str]) -> Result<Self> {
+        Self::start_version(Version::Installed, settings)
+    }
+
+    /// Works like [`PostgresServer::with`], with PostgreSQL 18 or later.
+    ///
+    /// # Errors
+    /// Returns an error for the same reasons as [`PostgresServer::start`], and names the way to get
+    /// the program if it is missing.
+    pub fn newer(settings: &[&str]) -> Result<Self> {
+        Self::start_version(Version::Newer, settings)
+    }
+
+    fn start_version(version: Version, settings: &[&str]) -> Result<Self> {
         let mut last = None;
         for _ in 0..3 {
             // Another process may take the port before the server does.
-            let mut server = Self::prepare(free_port()?, settings)?;
+            let mut server = Self::prepare(version, free_port()?, settings)?;
             match server.launch_and_set_password() {
                 Ok(()) => return Ok(server),
                 Err(error) => last = Some(error),
@@ -128,7 +142,11 @@ impl PostgresServer {
     /// # Errors
     /// Returns an error for the same reasons as [`PostgresServer::start`].
     pub fn with_tls(pki: &Pki) -> Result<Self> {
-        let mut server = Self::prepare(free_port()?, &["ssl=on", "ssl_ca_file=ca.crt"])?;
+        let mut server = Self::prepare(
+            Version::Installed,
+            free_port()?,
+            &["ssl=on", "ssl_ca_file=ca.crt"],
+        )?;
         for file in TLS_FILES {
             let copied = server.data().join(file);
             server_user()?.copy_private_file(&pki.path(file), &copied)?;
@@ -167,7 +185,7 @@ impl PostgresServer {
     /// Returns an error for the same reasons as [`PostgresServer::start`].
     pub fn crash_and_promote_replica(&mut self) -> Result<Self> {
         self.kill();
-        let mut other = Self::prepare_from(&self.data(), free_port()?)?;
+        let mut other = Self::prepare_from(&self.data(), self.version, free_port()?)?;
         other.settings.clone_from(&self.settings);
         // The copied data has the password of the first server.
         other.password.clone_from(&self.password);
@@ -190,13 +208,14 @@ impl PostgresServer {
         let rules = fs::read_to_string(&hba)?;
         fs::write(&hba, format!("local replication all trust\n{rules}"))?;
         self.sql("SELECT pg_reload_conf()")?;
-        let mut standby = Self::prepare_empty(free_port()?)?;
+        let mut standby = Self::prepare_empty(self.version, free_port()?)?;
         standby.settings.clone_from(&self.settings);
         // The standby has the same roles with the same passwords.
         standby.password.clone_from(&self.password);
         let primary = format!("host={} port={}", self.folder.path().display(), self.port);
         run_to_end(
-            program_command("pg_basebackup")?
+            self.version
+                .command("pg_basebackup")?
                 .args(["--checkpoint=fast", "--no-sync", "--write-recovery-conf"])
                 .arg(format!("--dbname={primary} user=postgres"))
                 .arg("-D")
@@ -217,25 +236,26 @@ impl PostgresServer {
     }
 
     /// Makes a server's folder from the template, without starting the server.
-    pub(super) fn prepare(port: u16, settings: &[&str]) -> Result<Self> {
-        let mut server = Self::prepare_from(&data_template()?, port)?;
+    pub(super) fn prepare(version: Version, port: u16, settings: &[&str]) -> Result<Self> {
+        let mut server = Self::prepare_from(&data_template(version)?, version, port)?;
         server.settings = settings.iter().map(|it| (*it).to_owned()).collect();
         Ok(server)
     }
 
     /// Makes a server's folder with a copy of the folder `data`, without starting the server.
-    pub(super) fn prepare_from(data: &Path, port: u16) -> Result<Self> {
-        let server = Self::prepare_empty(port)?;
+    pub(super) fn prepare_from(data: &Path, version: Version, port: u16) -> Result<Self> {
+        let server = Self::prepare_empty(version, port)?;
         copy_folder(data, &server.data())?;
         Ok(server)
     }
 
     /// Makes a server's folder without data.
-    fn prepare_empty(port: u16) -> Result<Self> {
+    fn prepare_empty(version: Version, port: u16) -> Result<Self> {
         Ok(Self {
             process: None,
             folder: server_user()?.create_folder(&env::temp_dir())?,
             port,
+            version,
             settings: Vec::new(),
             databases: AtomicU32::new(0),
             password: Password::random(),
@@ -277,7 +297,7 @@ impl PostgresServer {
 
     /// Starts the processes, and waits until the server answers.
     pub(super) fn launch(&mut self) -> Result<()> {
-        let mut command = program_command("postgres")?;
+        let mut command = self.version.command("postgres")?;
         command.arg("-D").arg(self.data());
         let port = format!("port={}", self.port);
         let socket = format!("unix_socket_directories={}", self.folder.path().display());
