@@ -141,3 +141,28 @@ mod guide {}
 #[cfg(all(doctest, feature = "memory", feature = "redis", feature = "sqlite"))]
 #[doc = include_str!("../docs/recipes.md")]
 mod recipes {}
+
+/// Compiles the first programs of the stores' pages in the same way.
+#[cfg(all(
+    doctest,
+    feature = "postgres",
+    feature = "quorum",
+    feature = "redis",
+    feature = "ring",
+    feature = "sqlite",
+    feature = "zookeeper",
+))]
+mod stores {
+    #[doc = include_str!("../docs/stores/databases.md")]
+    mod databases {}
+    #[doc = include_str!("../docs/stores/quorum.md")]
+    mod quorum {}
+    #[doc = include_str!("../docs/stores/redis.md")]
+    mod redis {}
+    #[doc = include_str!("../docs/stores/ring.md")]
+    mod ring {}
+    #[doc = include_str!("../docs/stores/sqlite.md")]
+    mod sqlite {}
+    #[doc = include_str!("../docs/stores/zookeeper.md")]
+    mod zookeeper {}
+}
