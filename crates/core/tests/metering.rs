@@ -200,7 +200,7 @@ async fn a_locker_records_its_metrics_and_spans() {
         [
             "distlock.acquire lock=\"a\" backend=\"scripted\"",
             "distlock.acquire lock=\"a\" backend=\"scripted\"",
-            "distlock.release lock=\"a\" backend=\"scripted\"",
+            "distlock.release lock=\"a\" backend=\"scripted\" token=1",
             "distlock.acquire lock=\"b\" backend=\"scripted\"",
             r#"distlock.acquire lock="c\u{202e} backend=\"d\"" backend="scripted""#,
             "distlock.acquire lock=\"e\" backend=\"scripted\"",

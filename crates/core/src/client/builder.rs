@@ -6,7 +6,10 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use tracing::{Instrument as _, debug_span};
+use tracing::{
+    Instrument as _, debug_span,
+    field::{self, Empty},
+};
 
 use crate::{
     client::{
@@ -191,10 +194,24 @@ impl LockBuilder {
     pub async fn acquire(self) -> Result<Guard> {
         let wanted = self.options.wanted(&self.parts, self.name?)?;
         let (lock, backend) = (&wanted.request.name, self.parts.backend_name());
-        let span = debug_span!("distlock.acquire", ?lock, backend);
-        take(&self.parts, &self.options, wanted)
-            .instrument(span)
-            .await
+        let (token, outcome) = (Empty, Empty);
+        let span = debug_span!("distlock.acquire", ?lock, backend, token, outcome);
+        let taken = take(&self.parts, &self.options, wanted)
+            .instrument(span.clone())
+            .await;
+        match &taken {
+            Ok(guard) => {
+                span.record("token", guard.token().get());
+                span.record("outcome", "acquired");
+            }
+            Err(error) if error.kind() == ErrorKind::Timeout => {
+                span.record("outcome", "timeout");
+            }
+            Err(error) => {
+                span.record("outcome", field::display(error));
+            }
+        }
+        taken
     }
 
     /// Makes one attempt, without waiting.

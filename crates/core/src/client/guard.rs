@@ -7,7 +7,10 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tracing::{Instrument as _, debug_span};
+use tracing::{
+    Instrument as _, debug_span,
+    field::{self, Empty},
+};
 
 use crate::{
     client::watch::LockWatch,
@@ -250,10 +253,16 @@ impl Guard {
         };
         let what = LeaseToRelease::of(&self.lease_state, turn, leaving.keep_until());
         let (lock, backend) = (self.name(), self.parts.backend_name());
-        let span = debug_span!("distlock.release", ?lock, backend);
+        let token = self.token().get();
+        let span = debug_span!("distlock.release", ?lock, backend, token, outcome = Empty);
         let released = release_or_hand_over(&self.parts, &self.parts.backend, what)
-            .instrument(span)
+            .instrument(span.clone())
             .await;
+        match &released {
+            Released::Clean => span.record("outcome", "clean"),
+            Released::AlreadyLost(reason) => span.record("outcome", field::display(reason)),
+            Released::Unconfirmed(error) => span.record("outcome", field::display(error)),
+        };
         leaving.stage = Stage::Gone;
         released
     }

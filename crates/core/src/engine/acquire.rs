@@ -170,7 +170,10 @@ async fn wait_for_lock(
             step_aside: false,
         },
         Entered::Behind(place) => {
-            waiting = (!wanted.wait.is_zero()).then(|| wanted.meters.begin_to_wait());
+            waiting = (!wanted.wait.is_zero()).then(|| {
+                tracing::debug!(lock = ?wanted.request.name, "waits behind a task of this process");
+                wanted.meters.begin_to_wait()
+            });
             let mut closed = parts.lifecycle.closing();
             let turn = tokio::select! {
                 biased;

@@ -168,6 +168,11 @@ impl Claim {
                         join = true;
                         continue;
                     }
+                    if !self.waited {
+                        let (lock, holder) = (&self.request.name, holder.as_ref());
+                        let holder = holder.map(|it| it.holder.as_str());
+                        tracing::debug!(?lock, holder, "waits for the holder");
+                    }
                     self.note_wait();
                     self.wait(left.min(time_to_expiry(holder.as_ref()))).await?;
                 }
